@@ -655,3 +655,29 @@ def test_every_new_directory_is_synced_into_its_parent(
     monkeypatch.setattr(os, "fsync", record)
     DataDirectory(tmp_path / "a" / "b").close()
     assert synced == [tmp_path, tmp_path / "a"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--cluster", "", "letters, digits and - = : . _ only"),
+        ("--cluster", "a/b", "letters, digits and - = : . _ only"),
+        ("--web-service-url", "broker:8080", "http://host:port"),
+        ("--broker-service-url", "http://broker:6650", "pulsar://host:port"),
+        ("--broker-service-url-tls", "pulsar://broker:6651", "pulsar+ssl://host:port"),
+    ],
+)
+def test_wrong_names_and_urls_of_a_new_cluster_are_refused_before_zookeeper_is_asked(
+    option: str, value: str, expected: str
+) -> None:
+    options = {
+        "--cluster": "east",
+        "--metadata-store": "zk:127.0.0.1:1",
+        "--configuration-metadata-store": "zk:127.0.0.1:1",
+        "--web-service-url": "http://broker:8080",
+        option: value,
+    }
+    words = [word for pair in options.items() for word in pair]
+    done = run("initialize-cluster-metadata", *words)
+    assert done.returncode == 2
+    assert f"{option} is {value!r}; expected {expected}." in done.stderr

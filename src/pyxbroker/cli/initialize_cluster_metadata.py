@@ -6,13 +6,21 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
 
+from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.log import configure
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.topic_name import TenantName
 from pyxbroker.cli import Parser, fail
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.cluster_stores import ClusterSettings, Setup, set_up_cluster
 
 BUNDLES_MAX = 2**32
+SCHEMES = {
+    "web_service_url": "http",
+    "web_service_url_tls": "https",
+    "broker_service_url": "pulsar",
+    "broker_service_url_tls": "pulsar+ssl",
+}
 
 ABOUT = """\
 Create the metadata of a new cluster in ZooKeeper, as Pulsar's command of the
@@ -33,6 +41,15 @@ def command(arguments: Sequence[str]) -> None:
         fail("--metadata-store and --configuration-metadata-store are both needed.", 2)
     if not 0 < options.bundles <= BUNDLES_MAX:
         fail(f"--default-namespace-bundle-number is {options.bundles}; expected 1 to 2^32.", 2)
+    try:
+        TenantName(options.cluster)  # a cluster's name has the same characters
+    except InvalidTopicName:
+        fail(f"--cluster is {options.cluster!r}; expected letters, digits and - = : . _ only.", 2)
+    for name, scheme in SCHEMES.items():
+        url = getattr(options, name)
+        if url and not url.startswith(f"{scheme}://"):
+            option = name.replace("_", "-")
+            fail(f"--{option} is {url!r}; expected {scheme}://host:port.", 2)
     try:
         written = asyncio.run(
             set_up_cluster(local, shared, options.session_timeout, _setup(options))
