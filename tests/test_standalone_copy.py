@@ -170,7 +170,7 @@ class Scene:
 
     async def begin(self) -> None:
         """Initialize a new cluster, whose bookies may have earlier copies of the ledgers."""
-        self.tree = f"cluster-{next(_trees)}"
+        self.tree = f"copied-{next(_trees)}"
         setup = Setup(ClusterSettings(NEW, "http://east:8080", ""))
         await self.target(lambda store: set_up(store, store, setup))
 
