@@ -322,7 +322,9 @@ async def test_callbacks_run_on_the_loops_thread(backend: Backend, server: ZooKe
 async def test_opening_fails_clearly_when_nobody_answers() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     store = open_store(f"zk:{address}", connect_timeout_ms=500)
-    with pytest.raises(Unavailable, match=f"no ZooKeeper answers at {address} .*address of the metadata store$"):
+    with pytest.raises(
+        Unavailable, match=f"no ZooKeeper answers at {address} .*address of the metadata store$"
+    ):
         await asyncio.wait_for(store.open(), 30)
     with pytest.raises(StoreClosed):
         await store.get("/n")
