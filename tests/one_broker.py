@@ -78,6 +78,7 @@ class Broker:
         self.service.pace = self.service.poller.pace = self.pace
         # A test does itself what a broker does at intervals.
         self.service.is_ready = True
+        self.service.producer_names.prefetch()  # as Broker.start does
         self.topics = self.service.topics
         self.publish_gate = self.service.publish_gate
         node.on_full = self.publish_gate.set_full
