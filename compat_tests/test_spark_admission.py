@@ -241,13 +241,13 @@ def test_a_topic_that_is_deleted_while_rows_are_counted_is_told_by_who_reads_it(
         options["admin_url"] = broker.web_url
     stream = stream_of(broker, **options)
     start = stream.initialOffset()
-    admit = stream_module.admitted
+    limit_ends = stream_module.limit_ends
 
-    def admit_late(*arguments: Any) -> Any:
+    def delete_and_limit_ends(*arguments: Any) -> Any:
         broker.rest("DELETE", f"{path_of(one)}?force=true")
-        return admit(*arguments)
+        return limit_ends(*arguments)
 
-    monkeypatch.setattr(stream_module, "admitted", admit_late)
+    monkeypatch.setattr(stream_module, "limit_ends", delete_and_limit_ends)
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
     if fails:
         assert f"{one}, which was to be read up to" in error_of(lambda: read(stream, start, end))
