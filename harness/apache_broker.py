@@ -7,11 +7,10 @@ from pathlib import Path
 from harness.brokers import Broker
 from harness.java_build import JavaProgram, tool
 
-BROKER = JavaProgram("apachebroker")
+PULSAR = JavaProgram("apachebroker")
 _SMALL = (
-    *("-Xms128m", "-Xmx384m", "-XX:MaxDirectMemorySize=384m", "-XX:+UseSerialGC"),
-    *("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true", "-Xshare:auto"),
-    "-Dio.netty.tryReflectionSetAccessible=true",
+    *("-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    *("-Djava.net.preferIPv4Stack=true", "-Dio.netty.tryReflectionSetAccessible=true"),
 )
 _OPENED = (
     *("java.base/jdk.internal.loader", "java.base/java.lang", "java.base/java.io"),
@@ -55,9 +54,14 @@ class ApacheBroker(Broker):
             "webServicePort": str(self.web_port),
         }
         file = self._write_configuration(settings | self.settings)
-        opened = (word for name in _OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED"))
-        return [
-            *(tool("java", "default-jdk-headless"), *_SMALL, *opened),
-            *(f"-Dlog4j.configurationFile={log}", "-cp", f"{BROKER.jars()}/*"),
-            *("org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(file)),
-        ]
+        line = pulsar_command("PulsarBrokerStarter", 384, f"-Dlog4j.configurationFile={log}")
+        return [*line, "--broker-conf", str(file)]
+
+
+def pulsar_command(main: str, memory_mib: int, *flags: str) -> list[str]:
+    """Return the command line of one of Apache Pulsar's programs, in a small JVM."""
+    java = tool("java", "default-jdk-headless")
+    memory = (f"-Xmx{memory_mib}m", f"-XX:MaxDirectMemorySize={memory_mib}m")
+    opened = (word for name in _OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED"))
+    line = [java, *_SMALL, *memory, *opened, *flags, "-cp", f"{PULSAR.jars()}/*"]
+    return [*line, f"org.apache.pulsar.{main}"]

@@ -11,30 +11,23 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from harness import reaper
+from harness.apache_broker import pulsar_command
 from harness.bookies import Bookie
-from harness.brokers import Broker, BrokerFailed
-from harness.java_build import JavaProgram, tool
+from harness.brokers import Broker, BrokerFailed, pyxbroker_command
+from harness.java_build import tool
 from harness.network import Network
 from harness.small_disk import SmallDisk
 
-APACHE = JavaProgram("apachebroker")
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 ZOOKEEPER_PORT = 2181
 BOOKIE_PORT = 3181
 DISK_MIB = 512
 SESSION_MS = 6000
 _JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
-_OPENED = (
-    *("java.base/jdk.internal.loader", "java.base/java.lang", "java.base/java.io"),
-    *("java.base/java.util.zip", "java.base/sun.net", "java.base/jdk.internal.platform"),
-    *("java.base/java.nio", "java.base/jdk.internal.misc"),
-    *("java.management/sun.management", "jdk.management/com.sun.management.internal"),
-)
 BOOKIE_SETTINGS = {
     "journalSyncData": "true",
     "journalMaxSizeMB": "16",
@@ -208,9 +201,12 @@ class ClusterBroker(Broker):
         path = self.directory / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         if self.kind == "apache":
-            line = _pulsar("PulsarBrokerStarter", self.directory)
+            line = self._pulsar("PulsarBrokerStarter")
             return [*self.prefix, *line, "--broker-conf", str(path)]
-        return [*self.prefix, *_pyxbroker(), "broker", "--config", str(path)]
+        return [*self.prefix, *pyxbroker_command(), "broker", "--config", str(path)]
+
+    def _pulsar(self, main: str) -> list[str]:
+        return pulsar_command(main, 512, f"-Djava.io.tmpdir={self.directory}")
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until the broker answers, and has its metadata."""
@@ -229,28 +225,14 @@ class ClusterBroker(Broker):
             *("--web-service-url", self.web_url, "--broker-service-url", self.url),
         ]
         if self.kind == "apache":
-            command = [*_pulsar("PulsarClusterMetadataSetup", self.directory), *options]
+            command = [*self._pulsar("PulsarClusterMetadataSetup"), *options]
         else:
-            command = [*_pyxbroker(), "initialize-cluster-metadata", *options]
+            command = [*pyxbroker_command(), "initialize-cluster-metadata", *options]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
         if done.returncode:
             raise BrokerFailed(f"the metadata cannot be initialized:\n{done.stdout[-3000:]}")
-
-
-def _pulsar(main: str, directory: Path) -> list[str]:
-    java = tool("java", "default-jdk-headless")
-    opens = [part for each in _OPENED for part in ("--add-opens", f"{each}=ALL-UNNAMED")]
-    memory = ("-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
-    line = [java, *memory, *_JAVA, *opens, "-Dio.netty.tryReflectionSetAccessible=true"]
-    line.append(f"-Djava.io.tmpdir={directory}")
-    return [*line, "-cp", f"{APACHE.jars()}/*", f"org.apache.pulsar.{main}"]
-
-
-def _pyxbroker() -> list[str]:
-    beside = str(Path(sys.executable).parent / "pyxbroker")
-    return os.environ.get("PYXBROKER_COMMAND", beside).split()
 
 
 class ClusterBookie(Bookie):

@@ -23,9 +23,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.apache_broker import PULSAR
 from harness.bookies import SERVER
 from harness.brokers import BrokerFailed
-from harness.cluster import APACHE, Cluster
+from harness.cluster import Cluster
 from harness.line_program import Program
 from harness.network import isolate
 
@@ -308,7 +309,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     SERVER.jars()
     if options.broker == "apache":
-        APACHE.jars()
+        PULSAR.jars()
     isolate("torture.bookkeeper", arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     workspace = Path(tempfile.mkdtemp(prefix="bookkeeper-"))
