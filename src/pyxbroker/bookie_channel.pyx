@@ -7,14 +7,22 @@ import os
 from collections import deque
 
 from pyxbroker.bookie_frames cimport (
+    ADD_HIGH_PRIORITY,
+    ADD_RECOVERY,
     ANSWER_TOO_LARGE,
     BOOKIE_ADD,
     BOOKIE_BATCH_READ,
     BOOKIE_FENCING,
     BOOKIE_HIGH_PRIORITY,
     BOOKIE_RECOVERY_ADD,
+    DAMAGED,
+    DISCONNECTED,
     ENTRY_BYTES_MIN,
+    NO_ENTRY,
+    NO_LEDGER,
     READ_BYTES_MAX,
+    REFUSED,
+    TIMED_OUT,
     build_batch_read,
     build_read,
     next_answer,
@@ -29,16 +37,6 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void *, size_t, int)
 
 cdef enum:
-    # Codes and flags of ledger/bookie.py.
-    REFUSED = -22
-    NO_LEDGER = -2
-    NO_ENTRY = -61
-    DAMAGED = -74
-    DISCONNECTED = -107
-    TIMED_OUT = -110
-    ADD_RECOVERY = 1
-    ADD_HIGH_PRIORITY = 0x100
-
     NS = 1000000000
 
 # Every connection returns its slab before the event loop waits, unless a frame is incomplete.

@@ -28,6 +28,21 @@ cdef enum:
     READ_BYTES_MAX = 68             # of a request to read
     ENTRY_BYTES_MIN = 32            # of a packaged entry
 
+    # Codes and flags of ledger/bookie.py.
+    NO_LEDGER = -2
+    FAILED = -5
+    BUSY = -11
+    UNAUTHORIZED = -13
+    REFUSED = -22
+    READ_ONLY = -30
+    NO_ENTRY = -61
+    DAMAGED = -74
+    DISCONNECTED = -107
+    TIMED_OUT = -110
+    FENCED = -116
+    ADD_RECOVERY = 1
+    ADD_HIGH_PRIORITY = 0x100
+
     # Codes of next_answer().
     ANSWER_INCOMPLETE = 0
     ANSWER_TOO_LARGE = -1

@@ -114,20 +114,20 @@ cdef int _code_of(uint32_t code) noexcept nogil:
     if code == 0:
         return 0
     if code == E_NO_LEDGER:
-        return -2
+        return NO_LEDGER
     if code == E_NO_ENTRY:
-        return -61
+        return NO_ENTRY
     if code == E_BAD_REQUEST or code == E_BAD_VERSION:
-        return -22
+        return REFUSED
     if code == E_UNAUTHORIZED:
-        return -13
+        return UNAUTHORIZED
     if code == E_FENCED:
-        return -116
+        return FENCED
     if code == E_READ_ONLY:
-        return -30
+        return READ_ONLY
     if code == E_TOO_MANY_REQUESTS:
-        return -11
-    return -5
+        return BUSY
+    return FAILED
 
 
 cdef int64_t next_answer(const uint8_t *data, uint64_t size, uint32_t frame_bytes_max,

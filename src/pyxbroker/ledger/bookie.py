@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from pyxbroker.entry import Digest, EntryBatch, EntryRun
 
-# Codes of failed requests (storage.h, enum storage_error; bookie_frames.pyx for a remote bookie).
+# Codes of failed requests (storage.h, enum storage_error; bookie_frames.pxd for a remote bookie).
 NO_LEDGER = -2
 FAILED = -5
 BUSY = -11
