@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -427,11 +426,6 @@ def parent_of(path: str) -> str:
     return path[: path.rfind("/")] or "/"
 
 
-DEFAULT_PORT = 2181
-PORT_MAX = 65535
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:/\s]+)(:(?P<port>[0-9]{1,5}))?")
-
-
 def open_store(
     url: str,
     *,
@@ -461,12 +455,10 @@ def open_store(
 
         return MemoryStore(rest)
     if colon and (scheme == "zk" or rest.split(",")[0].split("/")[0].isdecimal()):
-        hosts = rest if scheme == "zk" else url
-        _check_hosts(hosts)
         from pyxbroker.metadata.zookeeper import ZooKeeperStore
 
         return ZooKeeperStore(
-            hosts,
+            rest if scheme == "zk" else url,
             session_timeout_ms=session_timeout_ms,
             operation_timeout_ms=operation_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
@@ -476,14 +468,3 @@ def open_store(
         f"unknown metadata store {url!r}; known are embedded:PATH, rocksdb:PATH (the same),"
         " zk:HOST:PORT[,HOST:PORT][/CHROOT] and memory:NAME"
     )
-
-
-def _check_hosts(hosts: str) -> None:
-    """Raise MetadataError for an address of ZooKeeper that is not HOST[:PORT][,HOST[:PORT]]."""
-    for each in hosts.partition("/")[0].split(","):
-        found = _HOST.fullmatch(each.strip())
-        if found is None or not 0 < int(found["port"] or DEFAULT_PORT) <= PORT_MAX:
-            raise MetadataError(
-                f"{each!r} is no address of ZooKeeper: expected zk:HOST:PORT[,HOST:PORT][/CHROOT],"
-                f" with ports of 1 to {PORT_MAX} and IPv6 addresses in brackets"
-            )

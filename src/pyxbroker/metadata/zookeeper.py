@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -55,6 +56,9 @@ ATTEMPTS_MAX = 5
 """Limits the retries of a request that makes the server close the connection."""
 CLOSE_DRAIN_S = 0.8
 CLOSE_SESSION_S = 1.0
+DEFAULT_PORT = 2181
+PORT_MAX = 65535
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:/\s]+)(:(?P<port>[0-9]{1,5}))?")
 
 _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
 
@@ -90,7 +94,7 @@ class ZooKeeperStore(MetadataStore):
     """The tree of a ZooKeeper ensemble. `hosts` is `HOST:PORT[,HOST:PORT...][/CHROOT]`.
 
     Times are in milliseconds: ZooKeeper's timeout of a silent session, the timeout of an operation,
-    and how long open() waits for the first connection.
+    and how long open() waits for the first connection. Raises MetadataError for wrong hosts.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class ZooKeeperStore(MetadataStore):
         makes_chroot: bool = True,
     ) -> None:
         super().__init__()
+        _check_hosts(hosts)
         self.hosts = hosts
         self._makes_chroot = makes_chroot
         self._session_timeout_s = session_timeout_ms / 1000
@@ -463,3 +468,14 @@ class ZooKeeperStore(MetadataStore):
             self._is_lost = True
             log.warning("the session with ZooKeeper is lost", hosts=self.hosts)
             self._notify_session(SessionEvent.SESSION_LOST)
+
+
+def _check_hosts(hosts: str) -> None:
+    """Raise MetadataError for an address of ZooKeeper that is not HOST[:PORT][,HOST[:PORT]]."""
+    for each in hosts.partition("/")[0].split(","):
+        found = _HOST.fullmatch(each.strip())
+        if found is None or not 0 < int(found["port"] or DEFAULT_PORT) <= PORT_MAX:
+            raise MetadataError(
+                f"{each!r} is no address of ZooKeeper: expected zk:HOST:PORT[,HOST:PORT][/CHROOT],"
+                f" with ports of 1 to {PORT_MAX} and IPv6 addresses in brackets"
+            )
