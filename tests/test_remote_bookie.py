@@ -7,6 +7,7 @@ import random
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.bookie_channel import BookieChannel
 from pyxbroker.bookie_frames import frames_of
 from pyxbroker.entry import CRC32C, Digest, EntryBatch, EntryRun
+from pyxbroker.ledger import bookie
 from pyxbroker.ledger.bookie import (
     ADD_HIGH_PRIORITY,
     ADD_RECOVERY,
@@ -39,8 +41,10 @@ from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.metadata import DigestType, LedgerMetadata
 from pyxbroker.ledger.pool import BookiePool
 from pyxbroker.ledger.reader import ReadHandle, segments_of
+from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.ledger.remote import RemoteBookie, RemoteSettings
 from pyxbroker.ledger.writer import LedgerWriter
+from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.turn import Turn
 from scripted_bookie import (
     ADD,
@@ -143,11 +147,16 @@ def data_of(batch: EntryBatch | int) -> list[bytes]:
     return [batch.data(i) for i in range(len(batch))]
 
 
+unregistered = RegisteredBookies(MemoryStore()).address_of
+"""Without registrations an id is an address."""
+
+
 def scene(scenario: Callable[[Scene], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
         full: list[bool] = []
         pool = BookiePool(
             Turn(asyncio.get_running_loop()),
+            unregistered,
             full.append,
             RemoteSettings(**({"add_timeout_s": 5.0, "read_timeout_s": 5.0} | settings)),
         )
@@ -658,7 +667,7 @@ def test_a_reader_finds_bookies_that_only_metadata_names() -> None:
     async def scenario(one: Scene) -> None:
         one.add(0, b"x")
         await until(lambda: one.adder.entries == [0])
-        pool = BookiePool(Turn(asyncio.get_running_loop()))
+        pool = BookiePool(Turn(asyncio.get_running_loop()), unregistered)
         segments = segments_of({0: (one.server.bookie_id,), 9: ("127.0.0.1:1",)}, pool, 1)
         batch = await ReadHandle(1, segments, 1).read_future(0, 0)
         assert batch.data(0) == b"x"
@@ -784,3 +793,13 @@ def test_mutated_answers_end_the_connection_or_are_understood() -> None:
         assert 100 < ends < 400
 
     run(main)
+
+
+def test_the_codes_of_the_connection_are_those_of_the_contract() -> None:
+    text = (Path(bookie.__file__).parent.parent / "bookie_frames.pxd").read_text()
+    _, _, rest = text.partition("# Codes and flags of ledger/bookie.py.\n")
+    codes = dict(re.findall(r"^    ([A-Z_]+) = (\S+)$", rest.partition("\n\n")[0], re.MULTILINE))
+    assert len(codes) == 13
+    assert {name: int(code, 0) for name, code in codes.items()} == {
+        name: getattr(bookie, name) for name in codes
+    }

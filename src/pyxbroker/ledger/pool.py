@@ -5,16 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pyxbroker.ledger.remote import Address, RemoteBookie, RemoteSettings
+from pyxbroker.ledger.registered_bookies import Address
+from pyxbroker.ledger.remote import RemoteBookie, RemoteSettings
 from pyxbroker.turn import Turn
-
-
-def parse_address(bookie_id: str) -> Address:
-    """Return the host and port of an id `host:port`. Raise LookupError for another id."""
-    host, _, port = bookie_id.rpartition(":")
-    if not host or not port.isdigit():
-        raise LookupError(f"the bookie {bookie_id} is not registered, and its id is no host:port")
-    return host.strip("[]"), int(port)
 
 
 class BookiePool(dict[str, RemoteBookie]):
@@ -28,9 +21,9 @@ class BookiePool(dict[str, RemoteBookie]):
     def __init__(
         self,
         turn: Turn,
+        address_of: Callable[[str], Address],
         on_full: Callable[[bool], None] = lambda full: None,
         settings: RemoteSettings | None = None,
-        address_of: Callable[[str], Address] = parse_address,
     ) -> None:
         super().__init__()
         self._turn = turn

@@ -23,13 +23,11 @@ from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.bookie_channel import BookieChannel
 from pyxbroker.entry import EntryBatch
 from pyxbroker.ledger.bookie import Adder
+from pyxbroker.ledger.registered_bookies import Address
 from pyxbroker.tls import TlsStream
 from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.ledger")
-
-Address = tuple[str, int]
-"""Host and port."""
 
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0

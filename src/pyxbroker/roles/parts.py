@@ -122,7 +122,7 @@ def make_pool(
         read_timeout_s=config.bookkeeperClientTimeoutInSeconds,
         tls=None if tls is None else tls.current,
     )
-    return BookiePool(turn, on_full, settings, bookies.address_of)
+    return BookiePool(turn, bookies.address_of, on_full, settings)
 
 
 def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
