@@ -24,6 +24,7 @@ from pyxbroker.ledger.errors import LedgerError, LedgerFenced
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.ledger.pool import BookiePool
+from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.ledger.remote import RemoteSettings
 from pyxbroker.metadata.store import open_store
 from pyxbroker.turn import Turn
@@ -111,16 +112,17 @@ class Listener:
 
 
 class Broker:
-    """What one broker has of a cluster."""
+    """The ledger client of one broker: its connections, metadata store and quorums."""
 
     def __init__(self, cluster: Cluster, quorums: LedgerQuorums, tls: bool = False) -> None:
         self.turn = Turn(asyncio.get_running_loop())
         contexts = make_contexts(cluster.tls) if tls else None
         settings = RemoteSettings(tls=None if contexts is None else contexts.current)
-        self.pool = BookiePool(self.turn, settings=settings)
+        self.store = open_store(f"zk:{cluster.zookeeper.address}")
+        unregistered = RegisteredBookies(self.store)  # an id is an address
+        self.pool = BookiePool(self.turn, unregistered.address_of, settings=settings)
         for each in cluster.bookies[2:] if tls else cluster.bookies[: quorums.ensemble]:
             self.pool[each.bookie_id]
-        self.store = open_store(f"zk:{cluster.zookeeper.address}")
         self.quorums = quorums
         self.client: LedgerClient
 

@@ -263,8 +263,8 @@ class LedgerWriter:
         return self._propose()
 
     def retry(self) -> list[Action]:
-        """Search again for replacements of failed bookies that have none; bookies
-        that failed may be well again. Called at intervals.
+        """Search again for replacements of failed bookies that have none. Bookies that failed
+        before are candidates again. Called at intervals.
         """
         if not self.absent or self.failure is not None or self.is_sealed:
             return []
