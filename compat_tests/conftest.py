@@ -61,7 +61,7 @@ def broker_kind() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     others = [item for item in items if _is_of_another_spark(item)]
-    if broker_kind() != "pyxbroker":
+    if broker_kind() not in ("pyxbroker", "cluster"):
         others += [item for item in items if item.get_closest_marker("pyxbroker")]
     if others:
         config.hook.pytest_deselected(items=others)
