@@ -178,6 +178,31 @@ def test_a_topic_that_is_opened_without_bookies_can_be_read_and_written_later(
     run(tmp_path, scenario)
 
 
+def test_who_waits_for_bookies_continues_with_them_or_after_a_time(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.register("b0", "b1")
+        managed_ledger = await cluster.open()
+        await asyncio.wait_for(managed_ledger.wait_for_bookies(60), 1)
+        cluster.register("b0")
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        await managed_ledger.wait_for_bookies(0.01)
+        assert managed_ledger.state is State.TOO_FEW_BOOKIES
+        waiting = asyncio.ensure_future(managed_ledger.wait_for_bookies(60))
+        cluster.register("b0", "b4")
+        await asyncio.wait_for(waiting, 5)
+        assert managed_ledger.state is State.OPEN
+        cluster.register()
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        waiting = asyncio.ensure_future(managed_ledger.wait_for_bookies(60))
+        await asyncio.sleep(0)
+        await managed_ledger.close()
+        await asyncio.wait_for(waiting, 5)
+
+    run(tmp_path, scenario)
+
+
 def test_a_topic_that_was_closed_meanwhile_stays_closed(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.register("b0", "b1")

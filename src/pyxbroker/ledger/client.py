@@ -151,6 +151,11 @@ class LedgerClient:
         """True while messages of clients cannot be stored (Bookie.holding)."""
         return any(bookie.holding for bookie in self._bookies.values())
 
+    @property
+    def may_gain_bookies(self) -> bool:
+        """False if the bookies are those of the start for ever."""
+        return not isinstance(self.placement, FixedPlacement)
+
     def wait_for_bookies(self, waiter: BookieWaiter) -> None:
         """Notify a waiter, as long as it exists, of the next change of the bookies."""
         self._lacking.add(waiter)

@@ -63,6 +63,10 @@ log = get_logger("pyxbroker.topic")
 T = TypeVar("T")
 
 LIMITS_MAX = 1_000  # different limits that are cached
+BOOKIES_WAIT_S = 20.0
+"""The time that a new producer waits for bookies before it is refused: less than clients wait for
+an answer. After a refusal a client comes back later and later.
+"""
 RETAIN_ALL = Retention(-1.0, -1)
 # Properties of the managed ledger that the broker uses itself.
 OWN_PROPERTIES = frozenset({EPOCH_PROPERTY, compacted_ledger.NAMES_PROPERTY})
@@ -132,6 +136,9 @@ class PersistentTopic(Topic):
             # The client retries until the policy or the bookies have changed.
             lack = self.managed_ledger.lack_of_bookies
             raise PersistenceError(f"Topic {self.name} cannot be written: {lack}.")
+
+    async def wait_for_bookies(self) -> None:
+        await self.managed_ledger.wait_for_bookies(BOOKIES_WAIT_S)
 
     async def store_epoch(self, epoch: int) -> None:
         """Store an epoch durably. Raises ManagedLedgerError, MetadataError."""

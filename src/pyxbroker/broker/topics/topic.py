@@ -587,6 +587,9 @@ class Topic:
 
     # --- the end ------------------------------------------------------------------------------
 
+    async def wait_for_bookies(self) -> None:
+        """Wait for a while if the topic cannot be written until more bookies are there."""
+
     async def check_quotas(self) -> None:
         """Raise the error for a producer that is opened while a backlog quota is exceeded."""
 
