@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from harness.brokers import free_ports
 
 from metadata_backends import coroutine_test
 from pyxbroker.cluster import registry
@@ -17,7 +18,8 @@ from pyxbroker.cluster.registry import AnotherBroker, BrokerRegistration, broker
 from pyxbroker.cluster.setup import Setup, set_up
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.store import MetadataStore, Unavailable, open_store
+from pyxbroker.roles import cluster_stores
 
 NUMBERS = itertools.count()
 PLACES = Places("zk:a", "zk:a/ledgers")
@@ -90,6 +92,32 @@ async def test_the_layout_of_bookkeepers_own_driver_is_accepted_and_others_are_n
         await store.put(paths.LEDGER_LAYOUT, other)
         with pytest.raises(UnusableCluster, match="have the layout"):
             await check_cluster(store, "east", PLACES)
+
+
+@coroutine_test
+async def test_a_refusal_of_a_cluster_names_what_the_user_wrote() -> None:
+    store = await memory()
+    places = PLACES._replace(metadata_setting="--to", cluster_setting="--cluster")
+    with pytest.raises(UnusableCluster, match=r"or correct --to$"):
+        await check_cluster(store, "west", places)
+    await set_up(store, store, setup_of("east"))
+    with pytest.raises(UnusableCluster, match=r"--cluster must be one of east$"):
+        await check_cluster(store, "west", places)
+
+
+@coroutine_test
+async def test_a_store_that_does_not_answer_is_reported_with_its_address_and_its_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_stores, "REPORT_AFTER_S", 0.05)
+    hosts, waits = f"127.0.0.1:{free_ports(1)[0]}", list[str]()
+    store = open_store(f"zk:{hosts}", connect_timeout_ms=300, setting="--to")
+    with pytest.raises(Unavailable, match=rf"answers at {hosts} .* or correct --to$"):
+        await cluster_stores.open_reporting(store, hosts, waits.append)
+    assert waits == [f"ZooKeeper at {hosts}"]
+    await cluster_stores.open_reporting(MemoryStore(""), hosts, waits.append)
+    await asyncio.sleep(0.1)
+    assert len(waits) == 1
 
 
 def registration(

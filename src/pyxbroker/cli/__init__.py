@@ -20,6 +20,7 @@ from pyxbroker.base.command_line import Group as Group
 from pyxbroker.base.command_line import Parser as Parser
 from pyxbroker.base.command_line import fail as fail
 from pyxbroker.base.command_line import no_such as no_such
+from pyxbroker.base.command_line import print_waiting as print_waiting
 
 # Each command with its text in the help; its module has the same name with _ for -.
 COMMANDS = {

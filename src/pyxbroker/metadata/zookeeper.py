@@ -32,6 +32,7 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpir
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.store import (
+    ADDRESS,
     ANY_VERSION,
     MUST_NOT_EXIST,
     GetResult,
@@ -94,7 +95,8 @@ class ZooKeeperStore(MetadataStore):
     """The tree of a ZooKeeper ensemble. `hosts` is `HOST:PORT[,HOST:PORT...][/CHROOT]`.
 
     Times are in milliseconds: ZooKeeper's timeout of a silent session, the timeout of an operation,
-    and how long open() waits for the first connection. Raises MetadataError for wrong hosts.
+    and how long open() waits for the first connection. `setting` is the name that messages give to
+    what `hosts` came from. Raises MetadataError for wrong hosts.
     """
 
     def __init__(
@@ -105,10 +107,12 @@ class ZooKeeperStore(MetadataStore):
         operation_timeout_ms: int,
         connect_timeout_ms: int,
         makes_chroot: bool = True,
+        setting: str = ADDRESS,
     ) -> None:
         super().__init__()
         _check_hosts(hosts)
         self.hosts = hosts
+        self._setting = setting
         self._makes_chroot = makes_chroot
         self._session_timeout_s = session_timeout_ms / 1000
         self.operation_timeout_s = operation_timeout_ms / 1000
@@ -153,8 +157,7 @@ class ZooKeeperStore(MetadataStore):
             if isinstance(error, asyncio.TimeoutError):
                 raise Unavailable(
                     f"no ZooKeeper answers at {self.hosts} (waited"
-                    f" {self._connect_timeout_s:g} s). Start it, or correct the address of"
-                    " the metadata store"
+                    f" {self._connect_timeout_s:g} s). Start it, or correct {self._setting}"
                 ) from None
             raise
 
