@@ -719,3 +719,25 @@ def test_a_copy_of_no_ledgers_at_a_time_is_refused(tmp_path: Path) -> None:
     done = run(*COPY, str(tmp_path), "--in-flight", "0")
     assert done.returncode == 2
     assert "--in-flight is 0; expected 1 or more." in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_waits_for_zookeeper_stops_cleanly_under_its_own_name(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    options = ("--metadata", "zk:127.0.0.1:1", "--set", "clusterName=east", *ANY_PORTS)
+    with subprocess.Popen(
+        [*COMMAND, "broker", *options], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "ZooKeeper at 127.0.0.1:1" in process.stderr.readline()
+            process.send_signal(number)
+            rest = process.stderr.read()
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
+    lines = [line.split(maxsplit=2)[2] for line in rest.splitlines()]
+    assert lines[0] == f"broker event=stopping signal={number.name}"
+    assert lines[-1].startswith("broker event=stopped ms=")
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.log import write_repeated
+from pyxbroker.base.log import name_role, write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
 from pyxbroker.cli.serving import StartError, StorageLine, add_options, load_settings, run
@@ -30,6 +30,7 @@ Examples:
 
 def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
+    name_role("broker")
     try:
         config = load_settings(options, is_cluster=True)
         run(config, partial(_start, config), StorageLine("metadata", config.metadataStoreUrl))
