@@ -42,7 +42,7 @@ class Cluster:
         self.callbacks: list[Callable[[], None]] = []
         self.placement = RackPlacement(
             self,
-            RackSettings(default_ensemble=2),
+            RackSettings(),
             random.Random(1),
             asyncio.get_running_loop().time,
         )

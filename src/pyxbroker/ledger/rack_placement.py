@@ -51,8 +51,6 @@ class RackSettings(NamedTuple):
     is_enforced: bool = False
     groups: Affinity | None = None
     """bookkeeperClientIsolationGroups and bookkeeperClientSecondaryIsolationGroups."""
-    default_ensemble: int = 2
-    """managedLedgerDefaultEnsembleSize, to name it where it decides."""
 
 
 class Bookies(Protocol):
@@ -239,10 +237,10 @@ class RackPlacement:
     ) -> NotEnoughBookies:
         view = self._bookies.view
         size, writable = quorums.ensemble, len(view.writable)
-        if size == self._settings.default_ensemble:
-            setting = "managedLedgerDefaultEnsembleSize"
-        else:
+        setting, lower = "managedLedgerDefaultEnsembleSize", "lower it"
+        if quorums.is_policy:
             setting = "the persistence policy of the topic or its namespace"
+            lower = "change the policy with 'pulsar-admin topics (or namespaces) set-persistence'"
         needs = f"a ledger needs {size} bookies ({setting}), but there {_are(writable)} writable"
         if writable >= size and not self._is_enforced:
             of = "the bookie affinity group of the namespace"
@@ -259,7 +257,7 @@ class RackPlacement:
                 " others with 'pulsar-admin bookies set-bookie-rack'"
             )
         read_only = f" and {len(view.read_only)} read-only" if view.read_only else ""
-        return NotEnoughBookies(f"{needs}{read_only}: start more bookies, or lower it")
+        return NotEnoughBookies(f"{needs}{read_only}: start more bookies, or {lower}")
 
     def _too_few_racks(
         self, quorums: LedgerQuorums, racks: Mapping[str, str], racks_min: int

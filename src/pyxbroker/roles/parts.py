@@ -147,7 +147,6 @@ def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
             config.bookkeeperClientMinNumRacksPerWriteQuorum,
             config.bookkeeperClientEnforceMinNumRacksPerWriteQuorum,
             groups,
-            config.managedLedgerDefaultEnsembleSize,
         ),
         random.Random(),
         time.monotonic,

@@ -841,7 +841,8 @@ def _limits_of(
 
 def quorums_of(persistence: Persistence) -> LedgerQuorums:
     """Return the quorums for the next ledger of a topic."""
-    return LedgerQuorums(persistence.ensemble, persistence.write_quorum, persistence.ack_quorum)
+    ensemble, write, ack, _, is_policy = persistence
+    return LedgerQuorums(ensemble, write, ack, is_policy)
 
 
 def _ignore(topic: PersistentTopic) -> None:
