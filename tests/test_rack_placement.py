@@ -325,7 +325,7 @@ def test_another_policy_in_the_metadata_is_no_affinity(text: bytes) -> None:
 # --- health -------------------------------------------------------------------------------------
 
 
-def fail(known: Known, bookie_id: str, times: int, code: int = TIMED_OUT) -> None:
+def fail(known: Known, bookie_id: str, times: int, code: int = FAILED) -> None:
     for _ in range(times):
         known.placement.on_error(bookie_id, code)
 
@@ -338,7 +338,7 @@ def test_a_bookie_that_keeps_failing_is_quarantined_for_a_time() -> None:
     known = Known({"a": "1", "b": "2", "c": "3"})
     fail(known, "a", 4)
     assert "a" in chosen_of(known)
-    fail(known, "a", 1, FAILED)
+    fail(known, "a", 1)
     assert chosen_of(known) == {"b", "c"}
     assert known.replacements({0}, ("b", "x"), E2) == {0: "c"}
     known.now = 1799.0
@@ -353,6 +353,21 @@ def test_errors_of_different_intervals_do_not_add_up() -> None:
         known.now = 60.0 * interval
         fail(known, "a", 4)
     assert "a" in chosen_of(known)
+
+
+def test_time_outs_of_one_pause_count_once_and_those_of_a_long_one_add_up() -> None:
+    known = Known({"a": "1", "b": "2", "c": "3"})
+    for known.now in (0.0, 4.9):  # a pause of ten seconds, which 100 ledgers notice
+        fail(known, "a", 100, TIMED_OUT)
+        assert "a" in chosen_of(known)
+    for known.now in (5.0, 10.0, 15.0):
+        fail(known, "a", 100, TIMED_OUT)
+        assert "a" in chosen_of(known)
+    known.now = 20.0
+    fail(known, "a", 1, TIMED_OUT)
+    assert chosen_of(known) == {"b", "c"}
+    # It is usable again where too few of the others remain.
+    assert set(known.new(E3)) == {"a", "b", "c"}
 
 
 def test_a_bookie_without_a_connection_is_not_quarantined() -> None:
