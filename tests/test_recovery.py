@@ -381,7 +381,7 @@ def test_an_add_is_before_a_fence_and_is_found_or_after_it_and_is_refused(tmp_pa
         bookie = cluster.bookies[0].inner
         adder = Adds()
         answers: list[int] = []
-        fence = partial(bookie.fence, 7, adder.digest.master_key, answers.append)
+        fence = partial(bookie.fence, 7, adder.digest, answers.append)
 
         def add(entry_id: int) -> None:
             entry = EntryRun.of(b"entry %d" % entry_id)

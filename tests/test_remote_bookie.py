@@ -129,7 +129,7 @@ class Scene:
 
     async def fence(self, ledger_id: int = 1) -> int:
         answers: list[int] = []
-        self.bookie.fence(ledger_id, KEY, answers.append)
+        self.bookie.fence(ledger_id, CRC32C, answers.append)
         await until(lambda: bool(answers))
         return answers[0]
 
@@ -373,7 +373,7 @@ def test_a_plain_read_does_not_answer_a_fence() -> None:
         answers: list[str] = []
         one.bookie.last_entry(1, lambda _: answers.append("last"))
         one.bookie.last_entry(1, lambda _: answers.append("last"))
-        one.bookie.fence(1, KEY, lambda _: answers.append("fence"))
+        one.bookie.fence(1, CRC32C, lambda _: answers.append("fence"))
         await until(lambda: len(held) == 2)
         await asyncio.sleep(0.02)
         assert [each.flags for _, each in held] == [0, 0]
@@ -417,6 +417,10 @@ def test_damaged_entries_are_noticed() -> None:
         stored[3] = b"short"
         assert await one.read(3, 3) == DAMAGED
         assert await one.fence() == DAMAGED
+        stored[3] = good[3][:16] + (1).to_bytes(8, "big") + good[3][24:]
+        assert await one.fence() == DAMAGED, "its digest does not cover the position that it names"
+        stored[3] = good[3]
+        assert await one.fence() == -1, "the runs were sent together"
         stored[3] = good[3][:16] + (9).to_bytes(8, "big") + good[3][24:]
         assert await one.fence() == DAMAGED, "it names a later entry as confirmed"
         assert one.bookie.malformed_answers == 0
@@ -478,7 +482,7 @@ def test_a_lost_connection_fails_what_is_in_flight() -> None:
         answers: list[EntryBatch | int] = []
         fenced: list[int] = []
         one.bookie.read(1, 5, 9, 10, MIB, answers.append)
-        one.bookie.fence(5, KEY, fenced.append)
+        one.bookie.fence(5, CRC32C, fenced.append)
         await until(lambda: len(one.server.requests) == 5 and one.adder.entries == [0])
         one.server.peers[0].close()
         await until(lambda: len(one.adder.failed) == 2 and bool(answers) and bool(fenced))
@@ -767,7 +771,7 @@ def test_mutated_answers_end_the_connection_or_are_understood() -> None:
             channel.add_run(adder, 0, run_of(1, 0, b"x" * 30), -1, 0)
             channel.read(1, 0, 0, 1, MIB, answers.append)
             channel.read(1, 0, 1, 2, MIB, answers.append)
-            channel.fence(1, KEY, answers.append)
+            channel.fence(1, CRC32C, answers.append)
             data = bytearray(b"".join(chosen.sample(good, 4)))
             for _ in range(chosen.randrange(1, 4)):
                 at = chosen.randrange(len(data))

@@ -33,7 +33,7 @@ async def break_journal(node: Node) -> None:
     """The next sync fails, and one is due."""
     node.faults.rule("fdatasync", ".journal", errno=5)
     done: list[int] = []
-    node.bookie.fence(1 << 40, CRC32C.master_key, done.append)
+    node.bookie.fence(1 << 40, CRC32C, done.append)
     await until(lambda: bool(done))
     assert node.bookie.failure == -5
 

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.entry import Digest, EntryBatch, EntryRun
 from pyxbroker.tls import TlsStream
 from pyxbroker.turn import Turn
 
@@ -74,7 +74,7 @@ class BookieChannel:
         fencing_key: bytes | None = None,
     ) -> None:
         """Read consecutive entries from first on, at most to last."""
-    def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, digest: Digest, callback: Callable[[int], None]) -> None:
         """Fence a ledger; callback(last add confirmed)."""
     def read_last_add_confirmed(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         """Report the last add confirmed that the bookie knows; -1 without entries."""

@@ -396,7 +396,7 @@ class _Attempt:
             match action:
                 case Fence(member, bookie_id):
                     answer = self._question(partial(self._on_fenced, member))
-                    self._bookies[bookie_id].fence(self._ledger_id, self._digest.master_key, answer)
+                    self._bookies[bookie_id].fence(self._ledger_id, self._digest, answer)
                 case Read(entry_id, member, bookie_id):
                     answer = self._question(partial(self._on_read, entry_id, member))
                     self._bookies[bookie_id].read(
@@ -516,7 +516,7 @@ async def fence(reader: ReadHandle) -> None:
     Raises LedgerError when it cannot be fenced.
     """
     (bookie,) = reader.segments[-1].bookies
-    code = await _answer(partial(bookie.fence, reader.ledger_id, reader.digest.master_key))
+    code = await _answer(partial(bookie.fence, reader.ledger_id, reader.digest))
     if code < -1 and bookie.failure:
         raise journal_failed(bookie.bookie_id, bookie.failure)
     if code < -1:
