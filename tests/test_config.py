@@ -446,3 +446,25 @@ def test_a_list_of_choices_is_taken(text: str) -> None:
 def test_a_list_with_another_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="separated by commas"):
         Config.load(overrides={"subscriptionTypesEnabled": text})
+
+
+@pytest.mark.parametrize(
+    "key", ["bookkeeperClientAuthenticationPlugin", "bookkeeper_clientAuthProviderFactoryClass"]
+)
+def test_a_broker_of_a_cluster_refuses_authentication_to_bookies_that_it_does_not_have(
+    tmp_path: Path, key: str
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{key}=org.apache.bookkeeper.sasl.SASLClientProviderFactory\n")
+    with pytest.raises(ConfigError, match=f"^{key} is set, but this broker has no such plugin"):
+        Config.load(conf, is_cluster=True)
+    Config.load(conf)  # standalone has no other bookies
+    conf.write_text(f"{key}=\n")
+    Config.load(conf, is_cluster=True)
+
+
+def test_every_key_of_bookkeepers_client_has_an_effect_or_is_listed() -> None:
+    page = Path("docs/configuration.md").read_text()
+    listed = page.partition("## BookKeeper's client, without effect")[2]
+    for key in (each for each in java_keys.DEFAULTS if each.startswith("bookkeeper")):
+        assert (f"`{key}`" in listed) is (key not in SCHEMA), key

@@ -10,7 +10,7 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
-from pyxbroker.ledger import ensemble, read_policy
+from pyxbroker.ledger import read_policy
 from pyxbroker.ledger.bookie import DISCONNECTED
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
@@ -155,9 +155,9 @@ def test_a_bookie_that_fails_while_its_ledger_is_closed_is_replaced_before(tmp_p
 def test_a_bookie_that_never_answers_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.4)
 
     async def scenario(cluster: Cluster) -> None:
+        cluster.client.add_timeout_s = 0.4
         managed_ledger = await cluster.open()
         for silent in cluster.bookies[:2]:
             silent.drops = 1.0

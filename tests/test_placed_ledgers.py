@@ -12,7 +12,6 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
-from pyxbroker.ledger import ensemble
 from pyxbroker.ledger.bookie import TIMED_OUT
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
@@ -264,9 +263,9 @@ def test_a_cursor_continues_in_another_ledger_when_all_its_bookies_return(tmp_pa
 def test_a_bookie_that_does_not_answer_is_quarantined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.02)
 
     async def scenario(cluster: Cluster) -> None:
+        cluster.client.add_timeout_s = 0.02
         counted: list[tuple[str, int]] = []
         on_error = cluster.placement.on_error
 

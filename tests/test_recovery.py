@@ -313,9 +313,9 @@ def test_recoveries_agree_while_answers_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.3)
 
     async def scenario(cluster: Cluster) -> None:
+        cluster.client.add_timeout_s = 0.3
         handle, runs = await written(cluster, 10)
         for each in cluster.bookies:
             each.drops = 0.05

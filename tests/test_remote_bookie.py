@@ -691,7 +691,7 @@ def test_a_striped_ledger_from_run_to_reader() -> None:
             listener = SimpleNamespace(on_run_confirmed=confirmed.append)
             handle = EnsembleHandle(
                 *(LedgerWriter(4, metadata, 0), one.pool, lambda wanted: {}),
-                *(SimpleNamespace(), listener),  # type: ignore[arg-type]
+                *(SimpleNamespace(), listener, 5.0),  # type: ignore[arg-type]
             )
             data = [b"entry %d" % n for n in range(100)]
             for first in range(0, 100, 10):

@@ -73,6 +73,11 @@ log = get_logger("pyxbroker.ledger")
 ID_TAKEN = "the ledger id is in use already; trying the next one"
 
 
+ADD_TIMEOUT_S = 5.0
+"""bookkeeper_addEntryTimeoutSec, which is 30 s in Pulsar: sends continue sooner without a bookie
+that has stopped to answer."""
+
+
 class LedgerProtection(NamedTuple):
     """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
@@ -108,8 +113,10 @@ class LedgerClient:
         publish_latency: PublishLatency | None = None,
         placement: Placement | None = None,
         read_settings: ReadSettings = PULSARS_READS,
+        add_timeout_s: float = ADD_TIMEOUT_S,
     ) -> None:
         self.turn = turn
+        self.add_timeout_s = add_timeout_s
         self.cursor_pace = Pace()  # of cursor writes in the background
         self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
@@ -361,6 +368,7 @@ class LedgerClient:
             self._finder(metadata),
             self._metadata,
             listener,
+            self.add_timeout_s,
             add_flags,
             digest,
             self.placement.on_error,
@@ -475,7 +483,7 @@ class LedgerClient:
                 return await self._recover_embedded(ledger_id, found)
             takeover = recovery.Takeover(
                 *(self._bookies, self._finder(metadata), self.placement.on_error),
-                *(self._metadata, self.read_policy()),
+                *(self._metadata, self.read_policy(), self.add_timeout_s),
             )
             end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
             if end is not None:

@@ -348,6 +348,7 @@ class Takeover(NamedTuple):
     on_error: Callable[[str, int], None]
     metadata: LedgerMetadataStore
     policy: ReadPolicy
+    add_timeout_s: float
 
 
 async def recover(
@@ -367,7 +368,8 @@ class _Attempt:
     """Performs the actions of one LedgerRecovery; also the listener of its writer."""
 
     def __init__(self, takeover: Takeover, ledger_id: int, digest: Digest) -> None:
-        self._bookies, self._find, self._on_error, self._store, self._policy = takeover
+        self._bookies, self._find, self._on_error, self._store, self._policy, _ = takeover
+        self._add_timeout_s = takeover.add_timeout_s
         self._ledger_id = ledger_id
         self._digest = digest
         self._machine = LedgerRecovery(ledger_id)
@@ -458,7 +460,7 @@ class _Attempt:
             writer = self._machine.writer
             assert writer is not None
             self._handle = EnsembleHandle(
-                *(writer, self._bookies, self._find, self._store, self),
+                *(writer, self._bookies, self._find, self._store, self, self._add_timeout_s),
                 add_flags=ADD_RECOVERY | ADD_HIGH_PRIORITY,
                 digest=self._digest,
                 on_error=self._on_error,

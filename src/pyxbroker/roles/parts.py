@@ -104,6 +104,7 @@ def make_ledgers(
     return LedgerClient(
         *(metadata, bookies, turn, quorums, protection, publish_latency, placement),
         read_settings=reads,
+        add_timeout_s=config.bookkeeper_addEntryTimeoutSec,
     )
 
 

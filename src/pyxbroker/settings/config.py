@@ -60,6 +60,10 @@ GROUP_HEADER_BYTES = 64
 BLOCK_BYTES = 4096
 
 
+AUTHENTICATION_CLASS = "bookkeeper_clientAuthProviderFactoryClass"
+"""The key that Pulsar passes on to BookKeeper's client with the same effect."""
+
+
 class Config(
     General,
     Security,
@@ -113,7 +117,9 @@ class Config(
         reader.read(sources.of_command_line(overrides or {}), is_command_line=True)
         config = cls(**((CLUSTER_DEFAULTS if is_cluster else {}) | reader.values))
         config.ignored = reader.ignored
-        if not is_cluster:
+        if is_cluster:
+            config._check_bookie_authentication()
+        else:
             config._check_journal_size()
         config._check_cluster_name()
         config._check_advertised_address()
@@ -132,6 +138,15 @@ class Config(
                 f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
                 f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
             )
+
+    def _check_bookie_authentication(self) -> None:
+        for key in ("bookkeeperClientAuthenticationPlugin", AUTHENTICATION_CLASS):
+            if key in self.ignored.wanted:
+                raise ConfigError(
+                    f"{key} is set, but this broker has no such plugin and would connect to bookies"
+                    " without authentication. Leave it empty; for authentication with a"
+                    " certificate set bookkeeperTLSClientAuthentication=true."
+                )
 
     def _check_cluster_name(self) -> None:
         trouble = too_long("name", self.clusterName, CLUSTER_BYTES_MAX)

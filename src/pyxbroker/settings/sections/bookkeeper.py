@@ -15,6 +15,13 @@ class BookKeeper(Section, title="BookKeeper"):
     bookkeeperClientTimeoutInSeconds: int = setting(
         30, "Time after which a bookie that has not answered has failed.", unit="s", minimum=1
     )
+    bookkeeper_addEntryTimeoutSec: int = setting(
+        5,
+        "Time after which a bookie that keeps the oldest entry of a ledger waiting is replaced in"
+        " that ledger. In Pulsar this is bookkeeperClientTimeoutInSeconds.",
+        unit="s",
+        minimum=1,
+    )
     bookkeeperTLSClientAuthentication: bool = setting(
         False, "Use TLS to bookies, with a certificate of the broker."
     )
