@@ -240,6 +240,13 @@ def test_sends_continue_when_a_bookie_is_killed(
     assert receive(consumer, sent) == [payload(number) for number in range(sent)]
     replaced = ledgers_of(cluster, broker, topic)[-1]
     assert victim.bookie_id not in replaced.ensembles[max(replaced.ensembles)]
+    metrics = broker.request("GET", "/metrics")[1]
+    client_series = "pulsar_managedLedger_client_bookkeeper_client_NUM_ENSEMBLE_CHANGE"
+    assert re.search(rf"^{client_series}{{.*}} [1-9]", metrics, re.M)
+    for bookie in cluster.bookies:
+        added = rf'_ADD_ENTRY_count{{.*bookie="{bookie.bookie_id}",success="true"}} [1-9]'
+        assert re.search(added, metrics), bookie.bookie_id
+    assert 'pyxbroker_bookies{cluster="' in metrics
     victim.start()
 
 

@@ -223,6 +223,9 @@ class FakeService:
     def entry_cache(self) -> Mapping[str, int]:
         return {}
 
+    def bookie_client(self) -> None:
+        return None
+
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage
 

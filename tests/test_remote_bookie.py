@@ -387,6 +387,30 @@ def test_a_plain_read_does_not_answer_a_fence() -> None:
     scene(scenario)
 
 
+def test_latencies_and_failures_of_a_bookie_are_counted() -> None:
+    async def scenario(one: Scene) -> None:
+        one.add(0, b"a", b"b")
+        await until(lambda: one.adder.entries == [0, 1])
+        await one.read(0, 1)
+        assert await one.read(5, 5) == NO_ENTRY
+        bookie = one.bookie
+        assert (bookie.adds_done, bookie.adds_failed) == (2, 0)
+        assert (bookie.reads_done, bookie.reads_failed) == (2, 0)
+        assert 0 < bookie.adds_ns < 10**10
+        assert 0 < bookie.reads_ns < 10**10
+        await one.fence()
+        one.add(2, b"late")
+        await until(lambda: one.adder.failed == [(0, 2, FENCED)])
+        one.server.script = lambda peer, request: True  # no answers
+        one.add(3, b"lost", flags=ADD_RECOVERY)
+        assert await one.read(0, 0) == TIMED_OUT
+        await until(lambda: len(one.adder.failed) == 2)
+        assert (bookie.adds_done, bookie.adds_failed) == (2, 2)
+        assert bookie.reads_failed == 1
+
+    scene(scenario, add_timeout_s=0.2, read_timeout_s=0.2)
+
+
 def test_batches_end_where_the_bookie_ends() -> None:
     async def scenario(one: Scene) -> None:
         one.add(0, *(b"%d" % n for n in range(10)))

@@ -105,6 +105,14 @@ cdef class BookieChannel:
     cdef readonly uint64_t answers          # of the current connection
     cdef readonly uint64_t late_answers     # answers that no request waited for
     cdef readonly uint64_t timeouts         # requests that timed out
+    # Since the start, for /metrics: entries that were added and reads that were answered, the sums
+    # of their latencies, and those that failed or timed out.
+    cdef readonly uint64_t adds_done
+    cdef readonly uint64_t adds_failed
+    cdef readonly uint64_t adds_ns
+    cdef readonly uint64_t reads_done
+    cdef readonly uint64_t reads_failed
+    cdef readonly uint64_t reads_ns
     cdef readonly uint64_t malformed_answers    # connections that ended with one
     cdef int _call(self, callback, tuple results) except -1
     cdef bint _is_ready(self) except -1

@@ -108,5 +108,23 @@ class BookieChannel:
     def timeouts(self) -> int:
         """Requests that timed out."""
     @property
+    def adds_done(self) -> int:
+        """Entries that the bookie has acknowledged since the start."""
+    @property
+    def adds_failed(self) -> int:
+        """Runs of which an entry was refused or timed out."""
+    @property
+    def adds_ns(self) -> int:
+        """Sum of the times until the acknowledgements of `adds_done`."""
+    @property
+    def reads_done(self) -> int:
+        """Reads that were answered, also by the absence of the entry."""
+    @property
+    def reads_failed(self) -> int:
+        """Reads that were refused or timed out."""
+    @property
+    def reads_ns(self) -> int:
+        """Sum of the times until the answers of `reads_done`."""
+    @property
     def malformed_answers(self) -> int:
         """Connections that ended with an answer that is not of BookKeeper's protocol."""

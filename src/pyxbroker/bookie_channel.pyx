@@ -551,6 +551,8 @@ cdef class BookieChannel:
             self.late_answers += 1
             return 0
         if answer.code == 0:
+            self.adds_done += 1
+            self.adds_ns += <uint64_t>max(self.received_ns - run.sent_ns, 0)
             if (ledger.adder is run.adder and ledger.slot == run.slot
                     and ledger.next == answer.entry_id):
                 ledger.last = answer.entry_id
@@ -563,6 +565,7 @@ cdef class BookieChannel:
                 self.acked.append(ledger)
             ledger.next = run.after(answer.entry_id)
             return 0
+        self.adds_failed += 1
         self._report(ledger)
         adder, run.adder = run.adder, None  # one notification covers all entries behind it
         self._call(adder.on_adds_failed, (run.slot, answer.entry_id, answer.code))
@@ -615,6 +618,11 @@ cdef class BookieChannel:
         if read.callback is None:
             self.late_answers += 1
             return 0
+        if answer.code == 0 or answer.code == NO_ENTRY or answer.code == NO_LEDGER:
+            self.reads_done += 1
+            self.reads_ns += <uint64_t>max(self.received_ns - read.sent_ns, 0)
+        else:
+            self.reads_failed += 1
         result = self._result(read, answer)
         if result is None:
             self._end("the bookie answered a read with sizes that contradict each other", True)
@@ -737,6 +745,7 @@ cdef class BookieChannel:
             self._settle(run.bytes)
             run.bytes = 0
             if run.adder is not None:
+                self.adds_failed += 1
                 failed.append((run.adder.on_adds_failed, run.slot, run.next, TIMED_OUT))
                 run.adder = None
         while self.reads_by_age:
@@ -749,6 +758,7 @@ cdef class BookieChannel:
             self.overdue.append(read)
             oldest_ns = min(oldest_ns, read.sent_ns)
             if read.callback is not None:
+                self.reads_failed += 1
                 failed.append((read.callback, TIMED_OUT))
                 read.callback = None
         self.timeouts += len(failed)

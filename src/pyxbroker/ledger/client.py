@@ -146,6 +146,11 @@ class LedgerClient:
             )
 
     @property
+    def ensemble_changes(self) -> int:
+        """The number of changes of ensembles that this client has written."""
+        return self._metadata.ensemble_changes
+
+    @property
     def journal_failure(self) -> JournalFailed | None:
         """The reason why no ledger can be written until a restart, or None."""
         for bookie in self._bookies.values():

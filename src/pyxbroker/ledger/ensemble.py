@@ -186,6 +186,7 @@ class EnsembleHandle(LedgerHandle):
                 log.warning("bookies are not replaced yet", ledger=self.ledger_id, error=error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            self._metadata.ensemble_changes += 1
             actions = self.writer.on_metadata_written(result.version)
             self._note_metadata()
             self._perform(actions)

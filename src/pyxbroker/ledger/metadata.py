@@ -266,6 +266,8 @@ class LedgerMetadataStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self.ensemble_changes = 0
+        """Changes of ensembles that writers and recoveries have made with this object."""
 
     def new_token(self) -> int:
         """Return the c_token of a new ledger.

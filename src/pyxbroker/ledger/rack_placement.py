@@ -87,6 +87,10 @@ class RackPlacement:
         """Count a failed request for the quarantine."""
         self._quarantine.on_error(bookie_id, code)
 
+    def quarantined(self) -> frozenset[str]:
+        """Return the bookies that are quarantined now."""
+        return self._quarantine.bookies()
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call callback() after each change of the bookies and of their racks."""
         self._bookies.on_change(callback)

@@ -226,6 +226,7 @@ class _Read:
             if waited_s >= self.policy.settings.timeout_s:
                 self.policy.on_failure(bookie_id)
         if self.asked < len(self.order):
+            self.policy.speculative_reads += 1
             self.ask()
         else:
             self.finish(error_of(TIMED_OUT, self.handle.ledger_id, self.first))

@@ -25,6 +25,7 @@ from pyxbroker.roles.cluster_stores import ClusterStores
 from pyxbroker.roles.early_parts import authentication_of, listeners_of, open_ports
 from pyxbroker.roles.remote_storage import RemoteStorage
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.bookie_client import BookieClientStats
 from pyxbroker.stats.metrics import MetricsSource
 from pyxbroker.web.server import WebServer
 
@@ -56,9 +57,9 @@ class ClusterBroker:
         self._pool = parts.make_pool(config, self._bookies, connections.turn, self._on_full)
         self._ports = ports = open_ports(config)
         listeners = listeners_of(config, ports)
-        placement = parts.make_placement(config, self._bookies)
-        ledgers = parts.make_ledgers(
-            *(config, self.metadata, self._pool, connections.turn, self._latency), placement
+        self._placement = parts.make_placement(config, self._bookies)
+        self._ledgers = ledgers = parts.make_ledgers(
+            *(config, self.metadata, self._pool, connections.turn, self._latency), self._placement
         )
         self._storage = RemoteStorage(
             self._bookies, self._pool, config.managedLedgerDefaultEnsembleSize
@@ -172,7 +173,24 @@ class ClusterBroker:
         from pyxbroker.roles.process_metrics import ProcessMetrics
 
         return ProcessMetrics(
-            *(self.broker, self._ports, None, self._latency, self._web, self._loop_watch)
+            *(self.broker, self._ports, None, self._latency, self._web, self._loop_watch),
+            self._bookie_client,
+        )
+
+    def _bookie_client(self) -> BookieClientStats:
+        view, ledgers = self._bookies.view, self._ledgers
+        policy = ledgers.read_policy()
+        states = {
+            "writable": len(view.writable),
+            "quarantined": len(self._placement.quarantined() & view.writable.keys()),
+            "read_only": len(view.read_only),
+        }
+        return BookieClientStats(
+            dict(self._pool),
+            policy.damaged,
+            states,
+            ledgers.ensemble_changes,
+            policy.speculative_reads,
         )
 
     def journal_failure(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from pyxbroker.add_stats import BOUNDS_US, PublishLatency
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.roles.local_storage import LocalStorage
     from pyxbroker.roles.parts import LoopWatch
+    from pyxbroker.stats.bookie_client import BookieClientStats
     from pyxbroker.stats.broker_series import BrokerStats
     from pyxbroker.stats.metrics import Turns
     from pyxbroker.web.server import WebServer
@@ -32,6 +33,7 @@ class ProcessMetrics:
         publish_latency: PublishLatency,
         web: WebServer | None,
         loop_watch: LoopWatch | None,
+        bookie_client: Callable[[], BookieClientStats] | None = None,
     ) -> None:
         self.config = broker.config
         self._broker = broker
@@ -40,6 +42,7 @@ class ProcessMetrics:
         self._publish_latency = publish_latency
         self._web = web
         self._loop_watch = loop_watch
+        self._bookie_client = bookie_client
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """Yield the counters of the open topics."""
@@ -63,6 +66,10 @@ class ProcessMetrics:
         """Return the numbers of the broker's own cache of entries; empty without one."""
         cache = self._broker.entry_cache
         return {} if cache is None else cache.stats()
+
+    def bookie_client(self) -> BookieClientStats | None:
+        """Return the statistics of bookies in other processes, if the broker uses any."""
+        return None if self._bookie_client is None else self._bookie_client()
 
     def latencies(self) -> dict[str, Latency]:
         """Return latencies: of publishes, lookups, loads, and the bookie's adds, syncs and
