@@ -12,6 +12,7 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
+from pyxbroker.ledger import quarantine
 from pyxbroker.ledger.bookie import TIMED_OUT
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
@@ -263,6 +264,7 @@ def test_a_cursor_continues_in_another_ledger_when_all_its_bookies_return(tmp_pa
 def test_a_bookie_that_does_not_answer_is_quarantined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(quarantine, "TIMEOUT_SPACING_S", 0.0)
 
     async def scenario(cluster: Cluster) -> None:
         cluster.client.add_timeout_s = 0.02
