@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pyxbroker.base.half_open import Host
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.dynamic_settings import DynamicSettings
+    from pyxbroker.broker.garbage_ledgers import GarbageLedgers
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
@@ -182,6 +183,7 @@ class Broker:
         self.authentication: Authentication | None = None
         """Authenticates clients; None admits all."""
         self.entry_cache: EntryCache | None = None  # for bookies in other processes
+        self.garbage: GarbageLedgers | None = None  # likewise
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()

@@ -137,6 +137,7 @@ class LedgerClient:
         self._quorums = quorums
         self._protection = protection
         self._digests = {(DigestType.CRC32C, b""): CRC32C}
+        self.custom_metadata: dict[str, bytes] = {}  # of all ledgers created here
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if placement is None and quorums.ensemble > len(bookies):
@@ -332,7 +333,7 @@ class LedgerClient:
             ensembles={0: self.placement.new_ensemble(quorums, affinity)},
             digest_type=protection.digest_type,
             password=protection.password,
-            custom_metadata={"application": b"pulsar", **custom},
+            custom_metadata={"application": b"pulsar", **custom, **self.custom_metadata},
             ctime_ms=int(time.time() * 1000),
             c_token=self._metadata.new_token(),
         )
@@ -400,18 +401,39 @@ class LedgerClient:
         """Write the end of a drained ledger to its metadata. Raises LedgerError when the ledger has
         failed or has another owner; after Unavailable the caller may retry.
         """
-        await handle.seal()
-        assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
-        metadata, version = handle.in_metadata
-        closed = metadata.closed(handle.last_add_confirmed, handle.length)
+        closed, version = await self._closing(handle)
         try:
             await self._metadata.update(handle.ledger_id, closed, version)
         except (BadVersion, NotFound) as error:
             if not await self._is_closed_at(handle):
-                raise LedgerError(
-                    f"ledger {handle.ledger_id} was taken over while it was written: {error}"
-                ) from error
+                raise _taken_over(handle, error) from error
         handle.in_metadata = None
+
+    async def close_named(self, handle: LedgerHandle, naming: Put) -> int:
+        """Close a drained ledger, and write the node that names it, in one transaction; return the
+        new version of that node. A ledger that was taken over meanwhile, and may be deleted, is
+        therefore never named.
+
+        Raises BadVersion when the write of the node is refused, and LedgerError when the ledger has
+        failed or has another owner. After Unavailable the outcome is unknown.
+        """
+        closed, version = await self._closing(handle)
+        closing = self._metadata.change(handle.ledger_id, closed, version)
+        try:
+            named, _ = await self._store.put_all([naming, closing])
+        except (BadVersion, NotFound) as error:
+            if error.path == closing.path:
+                raise _taken_over(handle, error) from error
+            raise
+        handle.in_metadata = None
+        return named.version
+
+    async def _closing(self, handle: LedgerHandle) -> tuple[LedgerMetadata, int]:
+        """Return the metadata of a drained ledger as closed, and the version that they replace."""
+        await handle.seal()
+        assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
+        metadata, version = handle.in_metadata
+        return metadata.closed(handle.last_add_confirmed, handle.length), version
 
     async def _is_closed_at(self, handle: LedgerHandle) -> bool:
         """Return True if metadata has the writer's end: an earlier attempt succeeded."""
@@ -433,11 +455,14 @@ class LedgerClient:
 
     async def open_any(self, ledger_id: int) -> tuple[LedgerMetadata, ReadHandle]:
         """Return a ledger as if closed, and its reader, whatever its state and password are.
-        Changes nothing. The ledger must have no writer. Raises LedgerError and MetadataError.
+        Changes nothing. The ledger must have no writer. Raises LedgerError, also for an open ledger
+        on bookies in other processes, and MetadataError.
         """
         metadata = (await self._metadata.read(ledger_id)).metadata
         reader = self._reader(ledger_id, metadata)
         if not metadata.is_closed:
+            if not self._is_embedded(metadata):
+                raise LedgerError(f"ledger {ledger_id} is open, so its end is unknown")
             from pyxbroker.ledger.recovery import find_end
 
             metadata = metadata.closed(*await find_end(reader))
@@ -524,13 +549,25 @@ class LedgerClient:
             await self._read(ledger_id)
 
     async def end_of(self, ledger_id: int) -> tuple[int, int]:
-        """Return (last entry id, bytes) as stored, without closing a ledger that has no writer."""
+        """Return (last entry id, bytes) of a ledger that has no writer. It is not closed if the
+        embedded bookie, whose journal may have failed, is the only one of its ensemble. Otherwise
+        only a recovery finds an end on which all readers agree.
+        """
         metadata = (await self._read(ledger_id)).metadata
         if metadata.is_closed:
             return metadata.last_entry_id, metadata.length
+        if not self._is_embedded(metadata):
+            return await self.recover(ledger_id)
         from pyxbroker.ledger.recovery import find_end
 
         return await find_end(self._reader(ledger_id, metadata))
+
+    async def is_open(self, ledger_id: int) -> bool:
+        """Return True if no recovery of the ledger has begun. Raises MetadataError."""
+        try:
+            return (await self._metadata.read(ledger_id)).metadata.state is LedgerState.OPEN
+        except NotFound:
+            return False
 
     async def stored_entries(self, ledger_id: int) -> int:
         """Count the stored entries of a ledger, whether or not it has metadata."""
@@ -598,6 +635,10 @@ class LedgerClient:
         if key not in self._digests:
             self._digests[key] = Digest(*key)
         return self._digests[key]
+
+
+def _taken_over(handle: LedgerHandle, error: MetadataError) -> LedgerError:
+    return LedgerError(f"ledger {handle.ledger_id} was taken over while it was written: {error}")
 
 
 def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:

@@ -417,23 +417,28 @@ class Cursor:
     async def _write_to_new_ledger(self) -> None:
         client = self.managed_ledger.client
         limits = self.managed_ledger.limits
-        previous = self.ledger_id
-        ledger = await CursorLedger.create(
-            client,
-            self.managed_ledger.name,
-            self.name,
-            limits,
-        )
-        try:
-            await ledger.write(self.acks, self.position_properties, urgent=True)
-            await self._write_node(ledger.ledger_id)
-        except (CursorError, LedgerError):
-            # Nothing refers to the ledger, so it would never be deleted.
-            await self._delete_ledger(ledger.ledger_id)
-            raise
+        unused = [self.ledger_id]
+        while True:
+            ledger = await CursorLedger.create(
+                *(client, self.managed_ledger.name, self.name, limits)
+            )
+            try:
+                await ledger.write(self.acks, self.position_properties, urgent=True)
+                await self._write_node(ledger.ledger_id)
+            except (CursorError, LedgerError):
+                # Nothing refers to the ledger, so it would never be deleted.
+                await self._delete_ledger(ledger.ledger_id)
+                raise
+            if not self.managed_ledger.store.is_shared or await client.is_open(ledger.ledger_id):
+                break
+            # This process had paused before it wrote the node, and the ledger was taken for garbage
+            # (broker/garbage_ledgers.py).
+            log.warning("a cursor's ledger was taken over before it was in use", cursor=self.name)
+            unused.append(ledger.ledger_id)
         self._ledger = ledger
         self._ledger_since_s = time.time()
-        await self._delete_ledger(previous)
+        for each in unused:
+            await self._delete_ledger(each)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger that the node does not name. An error costs only its space."""

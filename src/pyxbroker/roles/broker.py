@@ -14,6 +14,7 @@ from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.broker import Broker, entry_cache_limits
+from pyxbroker.broker.garbage_ledgers import GarbageLedgers
 from pyxbroker.cluster.checks import Places, check_cluster
 from pyxbroker.cluster.checks import StartRefused as StartRefused
 from pyxbroker.cluster.registry import BrokerRegistration, broker_data
@@ -61,6 +62,7 @@ class ClusterBroker:
         self._ledgers = ledgers = parts.make_ledgers(
             *(config, self.metadata, self._pool, connections.turn, self._latency), self._placement
         )
+        ledgers.custom_metadata = self._stores.custom_metadata
         self._storage = RemoteStorage(
             self._bookies, self._pool, config.managedLedgerDefaultEnsembleSize
         )
@@ -71,6 +73,10 @@ class ClusterBroker:
             self._authentication,
         )
         self.broker.entry_cache = EntryCache(*entry_cache_limits(config))
+        if self._stores.has_own_ledgers:
+            self.broker.garbage = GarbageLedgers(
+                *(self.metadata, ledgers, config.ledgerGarbageCollectionOfOtherBrokers)
+            )
         # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
@@ -96,6 +102,9 @@ class ClusterBroker:
         self._waits_for = None
         self._loop_watch = parts.watch_loop(broker.connections.turn)
         broker.repeat("bookies", PROBE_INTERVAL_S, self._storage.probe)
+        if broker.garbage is not None:
+            interval_s = config.ledgerGarbageCollectionIntervalInSeconds
+            broker.repeat("garbage", interval_s, broker.garbage.collect)
 
     def _reason(self) -> str | None:
         return self._waits_for

@@ -11,7 +11,11 @@ from pyxbroker.cluster.checks import UnusableCluster
 from pyxbroker.cluster.initialize import ClusterSettings as ClusterSettings
 from pyxbroker.cluster.setup import Setup as Setup
 from pyxbroker.cluster.setup import set_up
-from pyxbroker.ledger.metadata import LedgerMetadataStore, MalformedLedgerMetadata
+from pyxbroker.ledger.metadata import (
+    NAMED_IN_STORE,
+    LedgerMetadataStore,
+    MalformedLedgerMetadata,
+)
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.routed import Route, RoutedStore
 from pyxbroker.metadata.store import MetadataStore, NotFound, open_store
@@ -102,7 +106,10 @@ class ClusterStores:
         self._stores: dict[Place, MetadataStore] = {}
         main = self._store_at(metadata, setting)
         routes = []
-        if ledgers != Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}"):
+        own_ledgers = Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}")
+        self.has_own_ledgers = ledgers == own_ledgers  # other clusters may share those elsewhere
+        self.custom_metadata = {NAMED_IN_STORE: b"1"} if self.has_own_ledgers else {}
+        if not self.has_own_ledgers:
             if ledgers.hosts == metadata.hosts and ledgers.path.startswith(f"{metadata.path}/"):
                 there = Route(paths.LEDGERS, main, ledgers.path.removeprefix(metadata.path))
             else:

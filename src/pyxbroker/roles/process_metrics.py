@@ -147,6 +147,8 @@ class ProcessMetrics:
             "waiting_bytes": waiting_bytes,
             "paused_connections": paused,
         }
+        if broker.garbage is not None:
+            numbers["garbage_ledgers_deleted"] = broker.garbage.deleted
         return BrokerStats(
             broker.broker_id.rpartition(":")[0],
             numbers,

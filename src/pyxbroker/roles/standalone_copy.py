@@ -123,5 +123,6 @@ async def _open_cluster(
         )
     placement = parts.make_placement(config, bookies)
     ledgers = parts.make_ledgers(config, stores.store, pool, turn, PublishLatency(), placement)
+    ledgers.custom_metadata = stores.custom_metadata
     stack.push_async_callback(ledgers.stop)
     return Side(stores.store, ledgers, config.clusterName)

@@ -67,6 +67,20 @@ class BookKeeper(Section, title="BookKeeper"):
     managedLedgerCacheEvictionTimeThresholdMillis: int = limit(
         1000, "Age after which an entry is evicted from the cache.", unit="ms", dynamic=True
     )
+    ledgerGarbageCollectionIntervalInSeconds: int = limit(
+        3600,
+        "Time between two scans for ledgers that a crash of a broker has left behind. A ledger is"
+        " deleted if no topic, subscription or schema names it in two scans in a row. 0: never."
+        " Without effect if bookkeeperMetadataServiceUri is another place than the metadata store,"
+        " since several clusters may share the ledgers there.",
+        unit="s",
+    )
+    ledgerGarbageCollectionOfOtherBrokers: bool = setting(
+        False,
+        "Also delete such ledgers of topics and subscriptions if Apache Pulsar's brokers or older"
+        " releases of pyxbroker have created them. Only for bookies that store no topics of another"
+        " cluster.",
+    )
     zookeeperSessionExpiredPolicy: str = setting(
         "reconnect",
         "What a broker does when its session with ZooKeeper is lost: reconnect, or stop the"
