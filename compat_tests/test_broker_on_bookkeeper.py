@@ -22,14 +22,16 @@ from compat_tests import test_compaction as compaction
 from compat_tests.clusters import CLUSTER, Cluster
 from compat_tests.conftest import official_client
 from compat_tests.messages import payload, publish, receive
-from pyxbroker.ledger.metadata import LedgerMetadata, decode
+from pyxbroker.ledger.metadata import LedgerMetadata, decode, encode
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, open_store
+from pyxbroker.mledger.records import decode_managed_cursor_info
 
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 
 PATIENCE_S = 30.0
 SESSION_MS = "2000"
+FOREIGN_LEDGER = 2_000_000_000
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -46,7 +48,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def broker(cluster: Cluster) -> ClusterBroker:
-    one = cluster.broker(metadataStoreSessionTimeoutMillis=SESSION_MS)
+    # In all of these tests, ledgers that no node names are garbage after two seconds.
+    one = cluster.broker(
+        metadataStoreSessionTimeoutMillis=SESSION_MS, ledgerGarbageCollectionIntervalInSeconds="1"
+    )
     one.start()
     return one
 
@@ -187,6 +192,58 @@ def test_schemas_and_compacted_topics_survive(broker: ClusterBroker) -> None:
     view = compaction.read(client, topic)
     assert sorted(view) == [(key, b"2") for key in "abc"]
     client.close()
+
+
+def test_what_a_killed_broker_left_behind_is_deleted(
+    cluster: Cluster, broker: ClusterBroker
+) -> None:
+    topic = "persistent://public/default/garbage"
+    client = official_client(broker.url)
+    consumers = [client.subscribe(topic, name) for name in ("gone", "stays")]
+    bodies = [payload(number) for number in range(10)]
+    publish(client.create_producer(topic), bodies)
+    for each in consumers:
+        each.acknowledge([each.receive(10_000) for _ in range(5)][-1])
+    nodes = [paths.cursor("public/default/persistent/garbage", name) for name in ("gone", "stays")]
+    gone, stays = eventually(lambda: in_store(cluster.zookeeper, partial(_cursor_ledgers, nodes)))
+    broker.kill()
+    client.close()
+
+    async def crash(store: MetadataStore) -> None:
+        # The broker was killed after it had deleted the node of a subscription.
+        await store.delete(nodes[0])
+        left = await store.get(paths.ledger(gone))
+        assert left is not None
+        found = decode(left.value)
+        assert not found.is_closed
+        foreign = {**found.custom_metadata, "application": b"distributedlog"}
+        foreign_value = encode(found._replace(custom_metadata=foreign))
+        await store.put(paths.ledger(FOREIGN_LEDGER), foreign_value)
+
+    async def left(store: MetadataStore) -> list[bool]:
+        return [await store.exists(paths.ledger(each)) for each in (gone, stays, FOREIGN_LEDGER)]
+
+    in_store(cluster.zookeeper, crash)
+    broker.start()
+    eventually(lambda: not in_store(cluster.zookeeper, left)[0])
+    assert in_store(cluster.zookeeper, left) == [False, True, True]
+    assert f'event="a ledger is deleted that no node names" ledger={gone}' in broker.output(10**6)
+    metrics = broker.request("GET", "/metrics")[1]
+    assert re.search(r"^pyxbroker_garbage_ledgers_deleted_total\S* [1-9]", metrics, re.M)
+    client = official_client(broker.url)
+    assert receive(client.subscribe(topic, "stays"), 9) == [*bodies[:4], *bodies[5:]]
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [reader.read_next(10_000).data() for _ in bodies] == bodies
+    client.close()
+
+
+async def _cursor_ledgers(nodes: list[str], store: MetadataStore) -> list[int] | None:
+    """Return the ledgers of cursors once all of them have one."""
+    found = [await store.get(each) for each in nodes]
+    ledgers = [
+        decode_managed_cursor_info(each.value).cursorsLedgerId for each in found if each is not None
+    ]
+    return None if min(ledgers) < 0 else ledgers
 
 
 def test_delayed_messages_survive(broker: ClusterBroker) -> None:
