@@ -356,6 +356,28 @@ def test_a_ledger_that_is_named_while_it_is_closed_stays(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_a_ledger_that_changes_after_it_was_closed_stays(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        left = await cluster.leave()
+        await cluster.garbage.collect()
+        children_all = cluster.store.children_all
+        changes = []
+
+        def change(names: Any) -> Any:
+            if not changes:
+                node = cluster.store._tree.nodes[paths.ledger(left)]
+                changes.append(cluster.store.put(paths.ledger(left), node.value))
+            return children_all(names)
+
+        cluster.store.children_all = change  # type: ignore[method-assign]
+        await cluster.garbage.collect()
+        assert changes and await cluster.ids() == {left}
+        await cluster.garbage.collect()
+        assert await cluster.ids() == set()
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_cursor_whose_ledger_is_taken_for_garbage_writes_another_one(
     tmp_path: Path, is_deleted: bool

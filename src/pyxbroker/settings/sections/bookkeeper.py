@@ -70,9 +70,9 @@ class BookKeeper(Section, title="BookKeeper"):
     ledgerGarbageCollectionIntervalInSeconds: int = limit(
         3600,
         "Time between two scans for ledgers that a crash of a broker has left behind. A ledger is"
-        " deleted if no topic, subscription or schema names it in two scans in a row. 0: never."
-        " Without effect if bookkeeperMetadataServiceUri is another place than the metadata store,"
-        " since several clusters may share the ledgers there.",
+        " deleted if no topic, subscription or schema names it in two scans in a row. 0 disables"
+        " them. They are also disabled if bookkeeperMetadataServiceUri is another place than the"
+        " metadata store, since several clusters may share the ledgers there.",
         unit="s",
     )
     ledgerGarbageCollectionOfOtherBrokers: bool = setting(
