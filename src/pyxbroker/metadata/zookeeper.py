@@ -1,8 +1,8 @@
 """The metadata store of a cluster: Apache ZooKeeper, through kazoo.
 
-kazoo runs three threads of its own, which never touch this module's state. They pass answers, fired
-watches and changes of the connection to the loop with call_soon_threadsafe. Everything else in this
-file runs on the loop.
+kazoo runs a thread for the connection, which never touches this module's state. It passes answers,
+fired watches and changes of the connection to the loop with call_soon_threadsafe. Everything else
+in this file runs on the loop.
 
 Order. ZooKeeper applies the requests of one connection in the order in which they are sent. An
 operation that takes several requests (parents that may be missing, create-or-overwrite) therefore
@@ -52,7 +52,7 @@ from pyxbroker.metadata.zookeeper_client import GatedClient, WatchedPaths
 from pyxbroker.metadata.zookeeper_operations import Operations, Request, Steps
 
 REQUESTS_IN_FLIGHT_MAX = 128
-"""kazoo wakes its thread through a socket pair that holds one message per request, about 270."""
+"""Further operations wait here, where those that time out were certainly not carried out."""
 ATTEMPTS_MAX = 5
 """Limits the retries of a request that makes the server close the connection."""
 CLOSE_DRAIN_S = 0.8
@@ -131,7 +131,7 @@ class ZooKeeperStore(MetadataStore):
         self._in_flight = 0
         self._paths_in_flight: set[str] = set()
         self._timeout_timer: asyncio.TimerHandle | None = None
-        # Calls from kazoo's threads, and whether the loop has been woken for them.
+        # Calls from kazoo's thread, and whether the loop has been woken for them.
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_wake_up_due = False
         self._operations: Operations
@@ -409,7 +409,7 @@ class ZooKeeperStore(MetadataStore):
             )
             self._finish(operation, error)
 
-    # Calls from kazoo's threads.
+    # Calls from kazoo's thread.
 
     def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
         """Schedule a call on the loop, with one wake-up for all pending calls. Thread-safe."""
