@@ -107,7 +107,7 @@ class RackPlacement:
             if len(candidates) < size:
                 continue
             lowest = racks_min if self._is_enforced else 1
-            for least in range(racks_min, lowest - 1, -1):
+            for least in range(min(racks_min, len({*candidates.values()})), lowest - 1, -1):
                 search = _Search(self._random, candidates, size, quorum, self._region_of)
                 if found := search.find(least, reach=racks_min):
                     return found
@@ -307,7 +307,7 @@ class _Search:
         Neighbours are less than `reach` indexes away.
         """
         self._least, self._reach = least, reach
-        if len(self._spare) < self._least or not self._place(0):
+        if not self._place(0):
             return None
         for bookies in self._spare.values():
             self._random.shuffle(bookies)
