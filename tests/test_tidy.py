@@ -61,7 +61,8 @@ ARROWS: dict[str, set[str]] = {
     # What runs in Spark's workers: no part of a broker, but what a schema is.
     "spark": {*GROUND, "road", "schemas", "client"},
     # Its tokens are looked at by the same code as a broker's.
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark"},
+    # It asks running brokers as a client does.
+    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark", "client"},
 }
 
 

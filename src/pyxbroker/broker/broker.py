@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.broker.why.refusals import LastRefusals
     from pyxbroker.metadata.cache import MetadataCache
     from pyxbroker.mledger.entry_cache import EntryCache
 
@@ -352,6 +353,13 @@ class Broker:
         from pyxbroker.broker.lookup import SERVE_ALL
 
         return SERVE_ALL
+
+    @cached_property
+    def last_refusals(self) -> LastRefusals:
+        """The errors with which producers and consumers were refused lately."""
+        from pyxbroker.broker.why.refusals import LastRefusals
+
+        return LastRefusals()
 
     @cached_property
     def handlers(self) -> CommandHandlers:

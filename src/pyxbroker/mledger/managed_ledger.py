@@ -364,6 +364,16 @@ class ManagedLedger:
         return len(self._watchers)
 
     @property
+    def waiting_runs(self) -> int:
+        """The number of runs that wait for the next ledger."""
+        return len(self._waiting)
+
+    @property
+    def failure(self) -> ManagedLedgerError | None:
+        """The error that stopped it, or None."""
+        return self._failure
+
+    @property
     def is_dead(self) -> bool:
         """True if it has failed or was closed, so that it must be opened again."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)

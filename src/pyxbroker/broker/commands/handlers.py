@@ -502,9 +502,10 @@ class Handlers:
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
         try:
-            answer = command.refusal(
-                message, self.client_error(connection, type(message).__name__, error)
-            )
+            reported = self.client_error(connection, type(message).__name__, error)
+            if command.is_for_owner:
+                self.broker.last_refusals.note(message, reported, connection.peer)
+            answer = command.refusal(message, reported)
         except Exception as defect:
             answer = self._answer_defect(connection, command, message, defect)
         connection.send_frame(answer)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,26 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
     )
 
 
+class OpeningStep(Enum):
+    """What the task that opens a topic does."""
+
+    POLICIES = "reads its policies"
+    QUEUE = "waits for the opening of other topics"
+    FORMER = "waits for the end of the topic that was closed"
+    RECOVERY = "opens its ledgers and recovers the last one"
+    PREPARATION = "reads the state that publishing and reading need"
+
+
+class Opening:
+    """The progress of a task that opens a topic."""
+
+    __slots__ = ("since_s", "step")
+
+    def __init__(self) -> None:
+        self.step = OpeningStep.POLICIES
+        self.since_s = time.time()  # since 1970
+
+
 class TopicLoader:
     """Topics that are being opened, each by one task however many requests wait for it."""
 
@@ -104,6 +125,7 @@ class TopicLoader:
         self._unacked = unacked
         self._ledger_limits = limits_of(config)
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # True: may create it
+        self._progress: dict[TopicName, Opening] = {}  # of the same names
         self._unused = UnusedTopics(registry)
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
@@ -150,11 +172,13 @@ class TopicLoader:
     ) -> Future[Topic]:
         future = asyncio.ensure_future(paced(opening))
         self._opening[name] = (future, create)
+        self._progress[name] = Opening()
         future.add_done_callback(partial(self._on_opened, name, time.perf_counter()))
         return future
 
     def _on_opened(self, name: TopicName, began_s: float, opening: Future[Topic]) -> None:
         self._opening.pop(name, None)
+        self._progress.pop(name, None)
         error = None if opening.cancelled() else opening.exception()
         if error is None:
             self.loads_us.add((time.perf_counter() - began_s) * 1e6)
@@ -165,6 +189,15 @@ class TopicLoader:
     def loads_pending(self) -> int:
         """The number of topics that are being opened, or wait for that."""
         return len(self._opening)
+
+    @property
+    def loads_max(self) -> int:
+        """The number of topics that are opened in parallel."""
+        return self._loads_max
+
+    def opening_of(self, name: TopicName) -> Opening | None:
+        """Return the progress of the task that opens a topic, or None."""
+        return self._progress.get(name)
 
     def is_open(self, name: TopicName) -> bool:
         """Return True if a topic is open here, or is being opened."""
@@ -260,12 +293,16 @@ class TopicLoader:
         # that waits for those must not hold one of the places of self._loading.
         if create:
             await self.forget_former(name)
+        progress = self._progress.get(name) or Opening()
+        progress.step = OpeningStep.QUEUE
         async with self._loading:
+            progress.step = OpeningStep.POLICIES
             former = self._registry.find(name)
             if former is not None and not former.fenced:
                 return former
             if former is not None:
                 # The operations of the closed topic must end before those of its successor begin.
+                progress.step = OpeningStep.FORMER
                 await former.settle()
                 self._registry.remove(former)
             # A topic whose namespace is being deleted is opened as well, to be deleted.
@@ -282,6 +319,7 @@ class TopicLoader:
             async def missing() -> int:
                 return int(create and not await self._registry.exists(name))
 
+            progress.step = OpeningStep.RECOVERY
             async with self.reservation(name, policies, missing):
                 managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
@@ -294,6 +332,7 @@ class TopicLoader:
             name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
         )
         topic.on_ttl_changed = self._on_ttl_changed
+        progress.step = OpeningStep.PREPARATION
         await self._prepare(topic)
         self._registry.add(topic)
         return topic

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import ConsumerKey, SubscribeLimiter
+    from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.topic")
 
@@ -439,6 +440,10 @@ class Topic:
     def publish_rate_limited(self) -> int:
         """The number of times that a publish rate has stopped reading a connection."""
         return 0 if self._publish_rate is None else self._publish_rate.limited
+
+    def publish_rates_of(self, connection: Connection) -> tuple[Rate | None, Rate | None]:
+        """Return the publish rates of the broker and of the topic that a connection waits for."""
+        return (None, None) if self._publish_rate is None else self._publish_rate.holds(connection)
 
     # --- subscriptions ------------------------------------------------------------------------
 
