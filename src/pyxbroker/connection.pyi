@@ -197,6 +197,9 @@ class Connection:
         turn, acks, rate.
         """
 
+    @property
+    def is_delivery_paused(self) -> bool:
+        """True while a delivery waits until the client has read enough."""
     def when_writable(self, call: Callable[[], object]) -> None:
         """Call call() once when the client has read enough for delivery to resume."""
     def cancel_when_writable(self, call: Callable[[], object]) -> None:

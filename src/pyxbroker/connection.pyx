@@ -940,6 +940,11 @@ cdef class Connection:
         self.waiting_output.pop(call, None)
 
     @property
+    def is_delivery_paused(self):
+        """True while a delivery waits until the client has read enough."""
+        return bool(self.waiting_output)
+
+    @property
     def pending_bytes(self):
         """Bytes queued for the client and not sent yet."""
         return self.out.pending

@@ -75,7 +75,7 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
 
 
 class OpeningStep(Enum):
-    """What the task that opens a topic does."""
+    """A step of the task that opens a topic."""
 
     POLICIES = "reads its policies"
     QUEUE = "waits for the opening of other topics"

@@ -228,7 +228,8 @@ def _consumer_state(consumer: Consumer, unacked_max: int, is_waiting: bool) -> C
         is_waiting,
         consumer.is_at_limit,
         consumer.is_blocked,
-        consumer.can_deliver,
+        # Delivery resumes only after the client has read much more than it needs to stop.
+        consumer.can_deliver and not consumer.connection.is_delivery_paused,
     )
 
 

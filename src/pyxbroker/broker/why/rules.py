@@ -36,7 +36,8 @@ class Rule(Generic[S]):
         evidence = dict.fromkeys((*self.evidence, *common))
         answer: Json = {
             "reason": self.reason,
-            "sentence": self.sentence.format_map(fields),
+            # A text in it may have its own period.
+            "sentence": self.sentence.format_map(fields).rstrip(".") + ".",
             "evidence": {camel_case(each): fields[each] for each in evidence},
         }
         if self.since and fields[self.since] > 0:
