@@ -26,7 +26,7 @@ async def why_topic(broker: Broker, name: TopicName) -> Json:
     about: Json = {"topic": str(name), "owner": broker.broker_id}
     answer = await _why_not_open(broker, name)
     if answer is not None:
-        return about | answer | {"subscriptions": []}
+        return {**about, **answer, "subscriptions": []}
     topic = _open_topic(broker, name)
     answer = _answer(publishing.RULES, await publishing.publishing_state(broker, topic))
     subscriptions = []
@@ -34,7 +34,7 @@ async def why_topic(broker: Broker, name: TopicName) -> Json:
         found = _answer(delivery.RULES, state)
         line = {key: found[key] for key in ("reason", "sentence", "since") if key in found}
         subscriptions.append({"subscription": state.subscription, **line})
-    return about | answer | {"subscriptions": subscriptions}
+    return {**about, **answer, "subscriptions": subscriptions}
 
 
 async def why_subscription(broker: Broker, name: TopicName, subscription: str) -> Json:

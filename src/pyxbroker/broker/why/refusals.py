@@ -1,6 +1,6 @@
 """The last refused producer and consumer of each topic and subscription.
 
-A refused client usually retries without telling its user. The broker remembers the error for a
+A refused client usually retries, and its user does not see the error. The broker remembers it for a
 while, because it may be the reason why a topic or a subscription does not move.
 """
 
