@@ -143,6 +143,7 @@ class ReadTrouble:
                 tries=self._tries,
             )
             self._tries = 0
+            self._error = None
 
     # --- entries that are lost ----------------------------------------------------------------
 

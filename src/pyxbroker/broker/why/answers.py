@@ -29,10 +29,10 @@ async def why_topic(broker: Broker, name: TopicName) -> Json:
         return {**about, **answer, "subscriptions": []}
     topic = _open_topic(broker, name)
     answer = _answer(publishing.RULES, await publishing.publishing_state(broker, topic))
-    subscriptions = []
+    subscriptions: list[Json] = []
     async for state in _deliveries(broker, topic):
         found = _answer(delivery.RULES, state)
-        line = {key: found[key] for key in ("reason", "sentence", "since") if key in found}
+        line: Json = {key: found[key] for key in ("reason", "sentence", "since") if key in found}
         subscriptions.append({"subscription": state.subscription, **line})
     return {**about, **answer, "subscriptions": subscriptions}
 
