@@ -440,8 +440,9 @@ class Deduplicated(Scene):
 
     def check(self, turn: Turn) -> None:
         producer = turn.client.create_producer(self.topic, producer_name="p")
-        assert producer.last_sequence_id() == len(self.sent) - 1
+        last = producer.last_sequence_id()
         producer.close()
+        assert last == len(self.sent) - 1, (last, len(self.sent))
         found = read_all(turn, self.topic, len(self.sent))
         assert [each.data() for each in found] == self.sent
 
