@@ -71,6 +71,7 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
         position_held_s=config.managedLedgerCursorPositionFlushSeconds,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
         ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
+        entry_bytes_max=config.maxMessageSize,
     )
 
 
