@@ -42,6 +42,8 @@ SETTINGS = {
     "maxUnackedMessagesPerSubscription": "0",
     "metadataStoreSessionTimeoutMillis": "3000",
     "delayedDeliveryTickTimeMillis": "200",
+    # A scene without subscriptions waits longer for its turn than inactive topics live.
+    "brokerDeleteInactiveTopicsEnabled": "false",
 }
 OF_APACHES = {"managedLedgerMaxUnackedRangesToPersist": "4000000"}
 """Else Apache's broker stores the acknowledgements of the first ledgers only. Ours stores all."""
