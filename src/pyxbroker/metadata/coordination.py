@@ -83,6 +83,10 @@ class ResourceLock:
             if self.is_held:
                 self._version = (await self._store.put(self.path, value, self._version)).version
 
+    def recreate(self) -> None:
+        """Create the node again after it was deleted."""
+        self._on_session_event(SessionEvent.SESSION_REESTABLISHED)
+
     async def release(self) -> None:
         """Delete the node. Raises Unavailable on failure; then the node ends with the session."""
         self.is_held = False

@@ -14,6 +14,7 @@ from pyxbroker.add_stats import BOUNDS_US
 from pyxbroker.base.errors import (
     NotAllowed,
     PersistenceError,
+    PulsarError,
     ServiceNotReady,
     TopicNotFound,
 )
@@ -129,6 +130,9 @@ class TopicLoader:
         self._unused = UnusedTopics(registry)
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
+        self.check_served: Callable[[TopicName], Awaitable[None]] | None = None
+        """A function that raises ServiceNotReady for a topic of another broker; None: all topics
+        are served here."""
         self.counts = TopicCounts(store)
         self.loads_us = Histogram(BOUNDS_US)  # time to open a topic
         self.loads_failed = 0
@@ -199,6 +203,10 @@ class TopicLoader:
         """Return the progress of the task that opens a topic, or None."""
         return self._progress.get(name)
 
+    def opening_in(self, namespace: str) -> list[TopicName]:
+        """Return the topics of a namespace that are being opened."""
+        return [name for name in self._opening if name.namespace == namespace]
+
     def is_open(self, name: TopicName) -> bool:
         """Return True if a topic is open here, or is being opened."""
         return name in self._opening or self._registry.find(name) is not None
@@ -216,8 +224,7 @@ class TopicLoader:
 
     async def wait_settled(self, namespace: str) -> None:
         """Wait until no topic of a namespace is being opened, created or partitioned any more."""
-        of_it = (name for name in self._opening if name.namespace == namespace)
-        opening = [self._opening[name][0] for name in of_it]
+        opening = [self._opening[name][0] for name in self.opening_in(namespace)]
         if opening:
             await asyncio.wait(opening)
         await self._partitions.wait_settled(namespace)
@@ -289,6 +296,8 @@ class TopicLoader:
         properties: Mapping[str, str] = NONE,
         is_forbidden: bool = False,
     ) -> Topic:
+        if self.check_served is not None:
+            await self.check_served(name)
         # The caller has read the policies, because reading them may open system topics: a task
         # that waits for those must not hold one of the places of self._loading.
         if create:
@@ -311,6 +320,8 @@ class TopicLoader:
                 # The deletion of the namespace was given up since the policies were read.
                 raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
+                if self.check_served is not None:
+                    await self.check_served(name)
                 return self._load_non_persistent(name, create, policies, is_forbidden)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
             if self._affinity is not None:
@@ -334,6 +345,8 @@ class TopicLoader:
         topic.on_ttl_changed = self._on_ttl_changed
         progress.step = OpeningStep.PREPARATION
         await self._prepare(topic)
+        if self.check_served is not None:
+            await self._check_still_served(topic)
         self._registry.add(topic)
         return topic
 
@@ -348,6 +361,16 @@ class TopicLoader:
             raise ServiceNotReady(
                 f"Topic {topic.name} cannot be opened now: its last entries cannot be read."
             ) from error
+
+    async def _check_still_served(self, topic: PersistentTopic) -> None:
+        """Close a topic whose bundle was given up meanwhile, and raise ServiceNotReady."""
+        assert self.check_served is not None
+        try:
+            await self.check_served(topic.name)
+        except PulsarError:
+            with suppress(LedgerError, MetadataError, ManagedLedgerError):
+                await topic.close()
+            raise
 
     async def _check_alone(self, name: TopicName, created: ManagedLedger) -> None:
         """Raise NotAllowed if another broker has created a partitioned topic of the name meanwhile.

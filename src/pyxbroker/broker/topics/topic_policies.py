@@ -54,6 +54,9 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 class TopicOpener(Protocol):
     """The methods of TopicLoader that open the topics of change events."""
 
+    async def exists_when_opened(self, name: TopicName) -> bool:
+        """Return True if the topic exists."""
+
     async def get(self, name: TopicName, create: bool) -> Topic:
         """Return a topic, opened if necessary."""
 
@@ -122,6 +125,8 @@ class TopicPolicies:
                 whole, count = await self._event_topics(name)
                 async for index in in_slices(range(max(count, 1))):
                     each = whole.partition(index) if count else whole
+                    if not await self._opener.exists_when_opened(each):
+                        continue
                     try:
                         await self._open(namespace, each, create=False)
                     except NamespaceNotFound:
