@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from enum import Enum
 from functools import partial
@@ -32,6 +32,7 @@ from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.broker.topics.unused_topics import UnusedTopics
+from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.retries import is_temporary
@@ -40,6 +41,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
+from pyxbroker.mledger.unowned_log import read_unowned
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
@@ -202,6 +204,29 @@ class TopicLoader:
     def opening_of(self, name: TopicName) -> Opening | None:
         """Return the progress of the task that opens a topic, or None."""
         return self._progress.get(name)
+
+    @property
+    def is_alone(self) -> bool:
+        """True if this broker serves all topics."""
+        return self.check_served is None
+
+    async def is_served(self, name: TopicName) -> bool:
+        """Return True if this broker serves a topic, as opposed to another one or none."""
+        if self.check_served is None:
+            return True
+        try:
+            await self.check_served(name)
+        except ServiceNotReady:
+            return False
+        return True
+
+    def read_unowned(
+        self, name: TopicName, start: Position
+    ) -> AsyncIterator[tuple[Position, bytes]]:
+        """Yield the entries of a persistent topic that another broker serves, from a position on.
+        Raises LedgerError and MetadataError.
+        """
+        return read_unowned(name.managed_ledger_name, self._store, self._ledgers, start)
 
     def opening_in(self, namespace: str) -> list[TopicName]:
         """Return the topics of a namespace that are being opened."""
