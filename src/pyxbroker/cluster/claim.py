@@ -38,7 +38,7 @@ class State(enum.Enum):
     TAKEN = enum.auto()
     """Held by the writer of `other`."""
     CLOSING = enum.auto()
-    """What the node protects is being closed."""
+    """The topics, or whatever the node protects, are being closed."""
     DELETING = enum.auto()
 
 

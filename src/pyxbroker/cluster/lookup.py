@@ -1,8 +1,8 @@
 """Lookups in a cluster of several brokers, by the rules of Pulsar's NamespaceService.
 
-The node of a bundle names its owner. If there is none, the leader chooses one, and redirects to it
-with `authoritative`, so that it takes the bundle. Other brokers redirect to the leader; without a
-leader each broker chooses.
+The node of a bundle names its owner. Without a node, the leader chooses a broker and redirects to
+it with `authoritative`, so that it takes the bundle. Other brokers redirect to the leader; without
+a leader each broker chooses.
 """
 
 from __future__ import annotations

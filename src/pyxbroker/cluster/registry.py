@@ -152,9 +152,7 @@ class BrokerRegistration:
             await asyncio.wait_for(self._lock.release(), RELEASE_TIMEOUT_S)
 
     async def _other(self, own: Addresses) -> tuple[str, Addresses] | None:
-        """Return the id of a broker with this broker's id or an address of it. Its own addresses
-        are those by which it can be told apart; for the same id they are all.
-        """
+        """Return the id and the addresses of a broker with this broker's id or an address of it."""
         names = await self._store.children(paths.BROKERS)
         found = await self._store.get_all([paths.broker(name) for name in names])
         for name, node in zip(names, found, strict=True):

@@ -119,7 +119,7 @@ class ResourceLock:
         # Issued together, so that a process that recreates its node comes too late.
         deleting = self._store.delete(self.path, version)
         creating = self._store.put(self.path, self.value, MUST_NOT_EXIST, ephemeral=True)
-        await asyncio.wait([deleting, creating])
+        await asyncio.gather(deleting, creating, return_exceptions=True)
         with contextlib.suppress(NotFound):
             deleting.result()
         return creating.result()

@@ -230,7 +230,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, BookKeeper, Placement, Storage, Metrics),
+        *(ManagedLedger, BookKeeper, Placement, SeveralBrokers, Storage, Metrics),
     )
 }
 

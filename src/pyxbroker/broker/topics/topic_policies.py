@@ -49,7 +49,7 @@ RECORDS_MAX = 100_000  # of the topics of one namespace
 RECORDS_BYTES_MAX = 64 << 20  # of the entries with these records
 FIRST = Position(-1, -1)
 POLL_S = 1.0
-"""How often topics of change events that other brokers serve are read."""
+"""Time between two reads of a topic of change events that another broker serves."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
