@@ -56,7 +56,7 @@ class Rule:
     ) -> None:
         raise AssertionError("another broker has the bundle")
 
-    async def check(self, topic: TopicName) -> Decision:
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         return self.decision
 
 

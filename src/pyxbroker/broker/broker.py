@@ -477,14 +477,14 @@ class Broker:
             namespace, bundle, lambda: self.namespaces.unload(namespace, bundle)
         )
 
-    async def check_served(self, topic: TopicName) -> None:
+    async def check_served(self, topic: TopicName, acquires: bool = False) -> None:
         """Raise PulsarError for a topic that this broker does not serve: its client has to look the
-        topic up again.
+        topic up again. With `acquires`, this broker takes the topic's bundle if no broker owns it.
         """
         from pyxbroker.base.bundles import bundle_of
         from pyxbroker.broker.lookup import Redirect, Refuse
 
-        decision = await self.ownership.check(topic)
+        decision = await self.ownership.check(topic, acquires)
         if isinstance(decision, Refuse):
             raise decision.error
         if isinstance(decision, Redirect):

@@ -62,8 +62,11 @@ class Ownership(Protocol):
     ) -> None:
         """Close the topics of a bundle that this broker owns, with `close`, and own it no more."""
 
-    async def check(self, topic: TopicName) -> Decision:
-        """Return Serve if this broker owns the topic's bundle now. No bundle gets an owner."""
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
+        """Return Serve if this broker owns the topic's bundle now.
+
+        With `acquires`, this broker takes a bundle without an owner; otherwise none gets an owner.
+        """
 
 
 SERVE = Serve()
@@ -83,7 +86,7 @@ class _ServeAll:
     ) -> None:
         await close()
 
-    async def check(self, topic: TopicName) -> Decision:
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         return SERVE
 
 

@@ -90,6 +90,11 @@ class Claim:
         """True while the node is held as far as is known, and is not being released."""
         return self.state in (State.HELD, State.CHECKING) and not self._releases
 
+    @property
+    def is_leaving(self) -> bool:
+        """True while the node, and what it protects, is being given up."""
+        return self._releases or self.state in (State.CLOSING, State.DELETING)
+
     # --- requests of the broker -----------------------------------------------------------------
 
     def read(self) -> Do | None:

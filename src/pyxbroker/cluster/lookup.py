@@ -73,10 +73,15 @@ class ClusterOwnership:
             return await self._decide(self._find(name, authoritative, ""))
         return await self._decide(self._read(name, SERVE))
 
-    async def check(self, topic: TopicName) -> Decision:
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         bundle = await self._bundle_of(topic)
         if self._owned.is_owned(bundle):
             return SERVE
+        if self._owned.is_leaving(bundle):
+            # Without waiting: the bundle is given up when its topics have been opened and closed.
+            return NOT_SERVED
+        if acquires:
+            return await self._decide(self._find(bundle, authoritative=True, listener=""))
         return await self._decide(self._read(bundle, NOT_SERVED))
 
     async def release(

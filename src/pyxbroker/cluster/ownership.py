@@ -76,6 +76,11 @@ class BundleOwnership:
         node = self._nodes.get(bundle)
         return node is not None and node.claim.is_held
 
+    def is_leaving(self, bundle: BundleName) -> bool:
+        """Return True while this broker is giving a bundle up."""
+        node = self._nodes.get(bundle)
+        return node is not None and node.claim.is_leaving
+
     def owned(self) -> list[BundleName]:
         """Return the bundles that this broker owns."""
         return [bundle for bundle, node in self._nodes.items() if node.claim.is_held]

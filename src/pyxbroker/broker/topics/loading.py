@@ -56,6 +56,7 @@ log = get_logger("pyxbroker.topics")
 
 DELETED_MAX = 1_000  # deleted topics whose names stay in memory for the error message
 UNLIMITED = nullcontext()
+CheckServed = Callable[[TopicName, bool], Awaitable[None]]
 REFUSED_LOADS = (TopicNotFound, NotAllowed)  # by a policy, or because the topic does not exist
 
 
@@ -132,9 +133,9 @@ class TopicLoader:
         self._unused = UnusedTopics(registry)
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
-        self.check_served: Callable[[TopicName], Awaitable[None]] | None = None
-        """A function that raises ServiceNotReady for a topic of another broker; None: all topics
-        are served here."""
+        self.check_served: CheckServed | None = None
+        """A function that raises ServiceNotReady for a topic of another broker, and takes the
+        bundle of the topic if that is asked for; None: all topics are served here."""
         self.counts = TopicCounts(store)
         self.loads_us = Histogram(BOUNDS_US)  # time to open a topic
         self.loads_failed = 0
@@ -215,7 +216,7 @@ class TopicLoader:
         if self.check_served is None:
             return True
         try:
-            await self.check_served(name)
+            await self.check_served(name, False)
         except ServiceNotReady:
             return False
         return True
@@ -322,7 +323,7 @@ class TopicLoader:
         is_forbidden: bool = False,
     ) -> Topic:
         if self.check_served is not None:
-            await self.check_served(name)
+            await self.check_served(name, True)
         # The caller has read the policies, because reading them may open system topics: a task
         # that waits for those must not hold one of the places of self._loading.
         if create:
@@ -346,7 +347,7 @@ class TopicLoader:
                 raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
                 if self.check_served is not None:
-                    await self.check_served(name)
+                    await self.check_served(name, False)
                 return self._load_non_persistent(name, create, policies, is_forbidden)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
             if self._affinity is not None:
@@ -391,7 +392,7 @@ class TopicLoader:
         """Close a topic whose bundle was given up meanwhile, and raise ServiceNotReady."""
         assert self.check_served is not None
         try:
-            await self.check_served(topic.name)
+            await self.check_served(topic.name, False)
         except PulsarError:
             with suppress(LedgerError, MetadataError, ManagedLedgerError):
                 await topic.close()
