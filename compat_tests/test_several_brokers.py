@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import pulsar
 import pytest
 from harness.brokers import ClusterBroker
 

@@ -172,6 +172,7 @@ class FewestBundles:
 
     def __call__(self, bundle: BundleName, reports: Mapping[str, Report]) -> str | None:
         """Return the id of a broker; None if none is registered."""
+        self._chosen.pop(bundle, None)
         counts = dict.fromkeys(reports, 0)
         reported = {
             name: name_of
