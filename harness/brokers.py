@@ -75,7 +75,7 @@ class Broker:
 
     host = "127.0.0.1"
 
-    def __new__(cls, kind: Any = None, *_: Any, **__: Any) -> Broker:
+    def __new__(cls, kind: Any = None, /, *_: Any, **__: Any) -> Broker:
         """Make the brokers of a cluster where the kind is `cluster`."""
         if kind != "cluster":
             return super().__new__(cls)
