@@ -1,4 +1,4 @@
-"""The metadata of a new cluster, the checks of a broker before it uses it, and its registration."""
+"""The metadata of a new cluster, the checks of a broker before it uses it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 from harness.brokers import free_ports
 
 from metadata_backends import coroutine_test
-from pyxbroker.cluster import registry
 from pyxbroker.cluster.checks import LAYOUT, Places, UnusableCluster, check_cluster
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.cluster.registry import AnotherBroker, BrokerRegistration, broker_data
 from pyxbroker.cluster.setup import Setup, set_up
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
@@ -118,69 +116,3 @@ async def test_a_store_that_does_not_answer_is_reported_with_its_address_and_its
     await cluster_stores.open_reporting(MemoryStore(""), hosts, waits.append)
     await asyncio.sleep(0.1)
     assert len(waits) == 1
-
-
-def registration(
-    store: MetadataStore, port: int, lost: list[str], started_ms: int = 1
-) -> BrokerRegistration:
-    urls = {"webServiceUrl": f"http://127.0.0.1:{port}"}
-    value = broker_data(urls, "4.2.4", started_ms)
-    return BrokerRegistration(store, f"127.0.0.1:{port}", value, lost.append)
-
-
-@coroutine_test
-async def test_a_broker_that_answers_is_not_replaced() -> None:
-    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    server = await asyncio.start_server(close, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    store, lost = await memory(), list[str]()
-    first = registration(store, port, lost)
-    await first.acquire(lost.append)
-    with pytest.raises(AnotherBroker, match=f"broker 127.0.0.1:{port} serves this cluster"):
-        await registration(store, 1, lost).acquire(lost.append)
-    assert await store.children(paths.BROKERS) == [f"127.0.0.1:{port}"]
-    await first.release()
-    await registration(store, 1, lost).acquire(lost.append)
-    assert lost == []
-    server.close()
-
-
-@coroutine_test
-async def test_a_broker_that_is_gone_is_followed_when_its_session_has_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(registry, "POLL_S", 0.01)
-    store = await memory()
-    gone = registration(store, 1, [])
-    await gone.acquire(lambda other: None)
-    waits: list[str] = []
-    lost: list[str] = []
-    following = asyncio.ensure_future(registration(store, 2, lost).acquire(waits.append))
-    await asyncio.sleep(0.1)
-    assert not following.done()
-    assert set(waits) == {"127.0.0.1:1"}
-    await gone.release()
-    await following
-    assert await store.children(paths.BROKERS) == ["127.0.0.1:2"]
-
-
-@coroutine_test
-async def test_a_restarted_broker_takes_its_own_registration_over() -> None:
-    store = await memory()
-    await registration(store, 1, []).acquire(lambda other: None)
-    await registration(store, 1, [], started_ms=2).acquire(lambda other: None)
-    assert (await record(store, paths.broker("127.0.0.1:1")))["startTimestamp"] == 2
-
-
-@coroutine_test
-async def test_of_two_brokers_that_start_together_the_first_one_stays() -> None:
-    store = await memory()
-    outcomes = await asyncio.gather(
-        *(registration(store, port, []).acquire(lambda other: None) for port in (1, 2)),
-        return_exceptions=True,
-    )
-    refused = [each for each in outcomes if isinstance(each, AnotherBroker)]
-    assert len(refused) == 1
-    assert len(await store.children(paths.BROKERS)) == 1

@@ -100,7 +100,7 @@ CASES: dict[str, tuple[object, Callable[[Broker], None]]] = {
 AT_EACH_USE = {
     *("forceDeleteNamespaceAllowed", "forceDeleteTenantAllowed"),
     *("maxTenants", "maxNamespacesPerTenant", "defaultNumberOfNamespaceBundles"),
-    "maxConcurrentLookupRequest",
+    *("maxConcurrentLookupRequest", "namespaceBundleUnloadingTimeoutMs"),
 }
 # What the broker does when they change.
 ON_CHANGE = {

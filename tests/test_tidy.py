@@ -32,7 +32,8 @@ ARROWS: dict[str, set[str]] = {
     "auth": {*GROUND, "settings", "policies"},
     "settings": {"base"},
     "metadata": {*GROUND},
-    "cluster": {*GROUND, "road", "ledger", "metadata"},
+    # Above the broker, which describes what it asks of a cluster by `broker/lookup.py`.
+    "cluster": {*GROUND, "road", "ledger", "metadata", "broker"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},

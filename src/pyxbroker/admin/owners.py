@@ -18,6 +18,7 @@ from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.errors import HttpError
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+BUNDLE = "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}"
 QUOTAS = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
 LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 # Endpoints that every broker answers from metadata, as in Pulsar. HTTP lookups redirect by
@@ -35,6 +36,13 @@ ANSWERED_BY_ALL = frozenset(
         ("DELETE", TOPIC + "/permissions/{role}"),
     }
 )
+OF_OWNED_BUNDLES = frozenset(
+    {
+        ("PUT", BUNDLE + "/unload"),
+        ("GET", BUNDLE + "/topicHashPositions"),
+    }
+)
+"""Endpoints that leave a bundle without an owner as it is."""
 AUTHORITATIVE = "authoritative"
 URL_SIGNS = "/%:@!$&'()*+,;=~?"  # characters that a request target may contain unescaped
 
@@ -57,7 +65,8 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
             bundle = bundles.parse(request.parameters["bundle"])
         except ValueError:
             return  # the endpoint refuses it or finds the bundle
-        await check_bundle(request, bundle)
+        acquires = (endpoint.method, endpoint.path) not in OF_OWNED_BUNDLES
+        await check_bundle(request, bundle, acquires)
 
 
 async def _check_topic(request: Request, topic: TopicName) -> None:
@@ -71,11 +80,14 @@ async def _check_topic(request: Request, topic: TopicName) -> None:
         _raise(request, decision)
 
 
-async def check_bundle(request: Request, bundle: Bundle) -> None:
-    """Raise HttpError 307 if another broker serves a bundle; PulsarError if none can be named."""
+async def check_bundle(request: Request, bundle: Bundle, acquires: bool = True) -> None:
+    """Raise HttpError 307 if another broker serves a bundle; PulsarError if none can be named.
+
+    Without `acquires`, a bundle without an owner stays without one, and this broker answers.
+    """
     ownership = request.app.broker.ownership
-    namespace = namespace_of(request)
-    _raise(request, await ownership.find_of_bundle(namespace, bundle, is_authoritative(request)))
+    namespace, authoritative = namespace_of(request), is_authoritative(request)
+    _raise(request, await ownership.find_of_bundle(namespace, bundle, authoritative, acquires))
 
 
 def _raise(request: Request, decision: Decision) -> None:

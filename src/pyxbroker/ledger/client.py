@@ -468,6 +468,18 @@ class LedgerClient:
             metadata = metadata.closed(*await find_end(reader))
         return metadata, reader
 
+    async def open_unowned(self, ledger_id: int) -> tuple[ReadHandle, int]:
+        """Open a ledger that may have a writer elsewhere; return its reader and the last entry id
+        that its bookies store. Bookies that do not answer are left out. Raises as open_read does.
+        """
+        metadata = await self._metadata_of(ledger_id)
+        reader = self._reader(ledger_id, metadata)
+        if metadata.is_closed:
+            return reader, metadata.last_entry_id
+        from pyxbroker.ledger.recovery import last_stored
+
+        return reader, await last_stored(reader.segments[-1].bookies, ledger_id)
+
     async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int, int]:
         """Open a compacted ledger; return its reader, last entry id and length in bytes."""
         metadata = await self._metadata_of(ledger_id, COMPACTED.password)

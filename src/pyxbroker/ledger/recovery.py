@@ -75,6 +75,7 @@ log = get_logger("pyxbroker.ledger")
 READ_AHEAD = 16
 """Number of entries that a recovery reads or writes back at the same time."""
 ANSWER_TIMEOUT_S = 10.0
+LAST_ENTRY_TIMEOUT_S = 2.0
 """A bookie that has not answered a fence or a read by then counts as unknown."""
 
 # The entry header's length field: 8 bytes at offset 24 of the packaging.
@@ -576,6 +577,17 @@ async def stored_entries(bookies: Iterable[Bookie], ledger_id: int) -> int:
         *(_answer(partial(bookie.last_entry, ledger_id)) for bookie in bookies)
     )
     return 1 + max(found)
+
+
+async def last_stored(bookies: Iterable[Bookie], ledger_id: int) -> int:
+    """Return the highest entry id that the bookies store which answer in time; -1 without any."""
+    asked = [
+        asyncio.ensure_future(_answer(partial(bookie.last_entry, ledger_id))) for bookie in bookies
+    ]
+    done, late = await asyncio.wait(asked, timeout=LAST_ENTRY_TIMEOUT_S)
+    for each in late:
+        each.cancel()
+    return max((each.result() for each in done), default=-1)
 
 
 async def _answer(ask: Callable[[Callable[[int], None]], None]) -> int:

@@ -20,6 +20,9 @@ LEDGER_ID_MAX = 2**63 - 1
 CONFIGURATION = "/admin/configuration"
 BOOKIE_RACKS = "/bookies"
 BROKERS = "/loadbalance/brokers"
+LEADER = "/loadbalance/leader"
+OWNERS = "/namespace"
+MIGRATION_PARTICIPANT_PREFIX = "/pulsar/migration-coordinator/participants/id-"
 RESOURCE_QUOTAS = "/loadbalance/resource-quota"
 LEDGERS = "/ledgers"
 INSTANCE_ID = "/ledgers/INSTANCEID"
@@ -123,6 +126,11 @@ def cluster(name: str) -> str:
 def broker(broker_id: str) -> str:
     """Return the path of a broker's registration."""
     return f"{BROKERS}/{broker_id}"
+
+
+def bundle_owner(namespace: str, bundle: str) -> str:
+    """Return the path of the node by which a broker owns a bundle."""
+    return f"{OWNERS}/{namespace}/{bundle}"
 
 
 def failure_domains(cluster_name: str) -> str:

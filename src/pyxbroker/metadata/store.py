@@ -94,6 +94,8 @@ class GetResult(NamedTuple):
     ephemeral: bool
     created_ms: int
     modified_ms: int
+    is_own: bool = False
+    """The node is ephemeral and belongs to this session."""
 
 
 class PutResult(NamedTuple):

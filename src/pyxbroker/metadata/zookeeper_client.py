@@ -68,6 +68,11 @@ class GatedClient(KazooClient):
                 self.is_gate_open = False
         super()._session_callback(state)
 
+    @property
+    def session_id(self) -> int:
+        """The id of the session; 0 before the first one."""
+        return int(self._session_id or 0)
+
     def open_gate(self) -> bool:
         """Open the gate if there is a connection. Return True if it is open."""
         with self.gate:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
@@ -17,11 +16,11 @@ from pyxbroker.broker.broker import Broker, entry_cache_limits
 from pyxbroker.broker.garbage_ledgers import GarbageLedgers
 from pyxbroker.cluster.checks import Places, check_cluster
 from pyxbroker.cluster.checks import StartRefused as StartRefused
-from pyxbroker.cluster.registry import BrokerRegistration, broker_data
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.metadata.store import SessionEvent, Unavailable
 from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.roles import parts
+from pyxbroker.roles.cluster_member import ClusterMember
 from pyxbroker.roles.cluster_stores import ClusterStores
 from pyxbroker.roles.early_parts import authentication_of, listeners_of, open_ports
 from pyxbroker.roles.remote_storage import RemoteStorage
@@ -32,8 +31,6 @@ from pyxbroker.web.server import WebServer
 
 log = get_logger("pyxbroker.cluster")
 
-PULSAR_VERSION = "4.2.4"
-"""The version that this broker registers: other brokers compare versions."""
 RETRY_S = 1.0
 BOOKIES_PATIENCE_S = 10.0
 """With some bookies, but fewer than new ledgers need, stored messages are served after this time.
@@ -80,7 +77,7 @@ class ClusterBroker:
         # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
-        self._registration: BrokerRegistration | None = None
+        self._member = ClusterMember(self.broker, self.metadata)
         self._web: WebServer | None = None
         self._loop_watch: parts.LoopWatch | None = None
 
@@ -95,9 +92,14 @@ class ClusterBroker:
         places = Places(self._stores.metadata_url, self._stores.ledgers_url)
         await check_cluster(self.metadata, config.clusterName, places)
         await self._stores.check_password()
-        await self._register()
+        await self._member.check(
+            lambda other: self._wait_for(f"the end of the session of broker {other}, which is gone")
+        )
+        if config.zookeeperSessionExpiredPolicy == "shutdown":
+            self.metadata.on_session(self._on_session_event)
         self._bookies.start()
         await self._find_bookies()
+        await self._member.join()
         await parts.serve_ports(broker, self._ports)
         self._waits_for = None
         self._loop_watch = parts.watch_loop(broker.connections.turn)
@@ -124,25 +126,6 @@ class ClusterBroker:
             except Unavailable as error:
                 log.warning("ZooKeeper cannot be reached yet", error=error)
                 await asyncio.sleep(RETRY_S)
-
-    async def _register(self) -> None:
-        addresses = self.broker.addresses
-        urls = {
-            "webServiceUrl": addresses.web_url,
-            "webServiceUrlTls": addresses.web_url_tls,
-            "pulsarServiceUrl": addresses.broker_url,
-            "pulsarServiceUrlTls": addresses.broker_url_tls,
-        }
-        value = broker_data(urls, PULSAR_VERSION, int(time.time() * 1000))
-        registration = BrokerRegistration(
-            self.metadata, self.broker.broker_id, value, self.broker.fail
-        )
-        await registration.acquire(
-            lambda other: self._wait_for(f"the end of the session of broker {other}, which is gone")
-        )
-        self._registration = registration
-        if self.config.zookeeperSessionExpiredPolicy == "shutdown":
-            self.metadata.on_session(self._on_session_event)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:
@@ -211,9 +194,12 @@ class ClusterBroker:
         return await asyncio.shield(self.broker.failed)
 
     async def stop(self) -> None:
-        """Close ports, topics, connections, the registration and metadata, in this order."""
+        """Give up all bundles, then close ports, topics, connections and metadata, in this order.
+        Until the bundles have other owners, clients are served.
+        """
         broker = self.broker
         try:
+            await self._member.leave()
             await broker.stop_background()
             for port in self._ports.brokers:
                 port.close()
@@ -234,8 +220,7 @@ class ClusterBroker:
     async def _close_stores(self) -> None:
         await self._pool.close()
         await self._bookies.close()
-        if self._registration is not None:
-            await self._registration.release()
+        await self._member.close()
         await self.metadata.close()
 
     def stop_watch(self) -> None:

@@ -20,6 +20,7 @@ from pyxbroker.settings import sources
 from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
 from pyxbroker.settings.sections.bookkeeper import BookKeeper, Placement
+from pyxbroker.settings.sections.cluster import SeveralBrokers
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
 from pyxbroker.settings.sections.general import General
@@ -77,6 +78,7 @@ class Config(
     ManagedLedger,
     BookKeeper,
     Placement,
+    SeveralBrokers,
     Storage,
     Metrics,
 ):
@@ -228,7 +230,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, BookKeeper, Placement, Storage, Metrics),
+        *(ManagedLedger, BookKeeper, Placement, SeveralBrokers, Storage, Metrics),
     )
 }
 

@@ -75,7 +75,7 @@ async def unload(request: Request) -> Response:
     bundle = await bundle_of(request)
     if request.argument("destinationBroker"):
         raise HttpError(409, "Not allowed unload namespace bundle to inactive destination broker")
-    await request.app.broker.namespaces.unload(namespace_of(request), bundle)
+    await request.app.broker.unload_bundle(namespace_of(request), bundle)
     return Response.empty()
 
 

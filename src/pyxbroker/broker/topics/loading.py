@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from enum import Enum
 from functools import partial
@@ -14,6 +14,7 @@ from pyxbroker.add_stats import BOUNDS_US
 from pyxbroker.base.errors import (
     NotAllowed,
     PersistenceError,
+    PulsarError,
     ServiceNotReady,
     TopicNotFound,
 )
@@ -31,6 +32,7 @@ from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.broker.topics.unused_topics import UnusedTopics
+from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.retries import is_temporary
@@ -39,6 +41,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
+from pyxbroker.mledger.unowned_log import read_unowned
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
@@ -53,6 +56,7 @@ log = get_logger("pyxbroker.topics")
 
 DELETED_MAX = 1_000  # deleted topics whose names stay in memory for the error message
 UNLIMITED = nullcontext()
+CheckServed = Callable[[TopicName, bool], Awaitable[None]]
 REFUSED_LOADS = (TopicNotFound, NotAllowed)  # by a policy, or because the topic does not exist
 
 
@@ -130,6 +134,9 @@ class TopicLoader:
         self._unused = UnusedTopics(registry)
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
+        self.check_served: CheckServed | None = None
+        """A function that raises ServiceNotReady for a topic of another broker, and takes the
+        bundle of the topic if that is asked for; None: all topics are served here."""
         self.counts = TopicCounts(store)
         self.loads_us = Histogram(BOUNDS_US)  # time to open a topic
         self.loads_failed = 0
@@ -200,6 +207,33 @@ class TopicLoader:
         """Return the progress of the task that opens a topic, or None."""
         return self._progress.get(name)
 
+    @property
+    def is_alone(self) -> bool:
+        """True if this broker serves all topics."""
+        return self.check_served is None
+
+    async def is_served(self, name: TopicName) -> bool:
+        """Return True if this broker serves a topic, as opposed to another one or none."""
+        if self.check_served is None:
+            return True
+        try:
+            await self.check_served(name, False)
+        except ServiceNotReady:
+            return False
+        return True
+
+    def read_unowned(
+        self, name: TopicName, start: Position
+    ) -> AsyncIterator[tuple[Position, bytes]]:
+        """Yield the entries of a persistent topic that another broker serves, from a position on.
+        Raises LedgerError and MetadataError.
+        """
+        return read_unowned(name.managed_ledger_name, self._store, self._ledgers, start)
+
+    def opening_in(self, namespace: str) -> list[TopicName]:
+        """Return the topics of a namespace that are being opened."""
+        return [name for name in self._opening if name.namespace == namespace]
+
     def is_open(self, name: TopicName) -> bool:
         """Return True if a topic is open here, or is being opened."""
         return name in self._opening or self._registry.find(name) is not None
@@ -217,8 +251,7 @@ class TopicLoader:
 
     async def wait_settled(self, namespace: str) -> None:
         """Wait until no topic of a namespace is being opened, created or partitioned any more."""
-        of_it = (name for name in self._opening if name.namespace == namespace)
-        opening = [self._opening[name][0] for name in of_it]
+        opening = [self._opening[name][0] for name in self.opening_in(namespace)]
         if opening:
             await asyncio.wait(opening)
         await self._partitions.wait_settled(namespace)
@@ -290,6 +323,8 @@ class TopicLoader:
         properties: Mapping[str, str] = NONE,
         is_forbidden: bool = False,
     ) -> Topic:
+        if self.check_served is not None:
+            await self.check_served(name, True)
         # The caller has read the policies, because reading them may open system topics: a task
         # that waits for those must not hold one of the places of self._loading.
         if create:
@@ -312,6 +347,8 @@ class TopicLoader:
                 # The deletion of the namespace was given up since the policies were read.
                 raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
+                if self.check_served is not None:
+                    await self.check_served(name, False)
                 return self._load_non_persistent(name, create, policies, is_forbidden)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
             if self._affinity is not None:
@@ -335,6 +372,8 @@ class TopicLoader:
         topic.on_ttl_changed = self._on_ttl_changed
         progress.step = OpeningStep.PREPARATION
         await self._prepare(topic)
+        if self.check_served is not None:
+            await self._check_still_served(topic)
         self._registry.add(topic)
         return topic
 
@@ -349,6 +388,16 @@ class TopicLoader:
             raise ServiceNotReady(
                 f"Topic {topic.name} cannot be opened now: its last entries cannot be read."
             ) from error
+
+    async def _check_still_served(self, topic: PersistentTopic) -> None:
+        """Close a topic whose bundle was given up meanwhile, and raise ServiceNotReady."""
+        assert self.check_served is not None
+        try:
+            await self.check_served(topic.name, False)
+        except PulsarError:
+            with suppress(LedgerError, MetadataError, ManagedLedgerError):
+                await topic.close()
+            raise
 
     async def _check_alone(self, name: TopicName, created: ManagedLedger) -> None:
         """Raise NotAllowed if another broker has created a partitioned topic of the name meanwhile.

@@ -1,0 +1,83 @@
+"""The part of a broker that makes it one of the brokers of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from pyxbroker.base import bundles
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.broker import Broker
+from pyxbroker.cluster.addresses import owner_value
+from pyxbroker.cluster.brokers import RegisteredBrokers
+from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
+from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.registry import BrokerRegistration, broker_data, check_load_manager
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataStore
+
+log = get_logger("pyxbroker.cluster")
+
+PULSAR_VERSION = "4.2.4"
+"""The version that this broker registers: other brokers compare versions."""
+RESIGN_TIMEOUT_S = 1.0
+
+
+class ClusterMember:
+    """The registration of a broker, its bundles, and its part in the election of the leader."""
+
+    def __init__(self, broker: Broker, metadata: MetadataStore) -> None:
+        self.broker = broker
+        self._metadata = metadata
+        fields = broker_data(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
+        self.registration = BrokerRegistration(metadata, broker.broker_id, fields, broker.fail)
+        self.brokers = RegisteredBrokers(metadata)
+        self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
+        url = broker.addresses.web_url or broker.addresses.web_url_tls
+        self.election = Election(metadata, Leader(broker.broker_id, url))
+
+    async def check(self, on_wait: Callable[[str], None]) -> None:
+        """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
+        check_load_manager(self.broker.config.loadManagerClassName)
+        await self.registration.check_alone(on_wait)
+
+    async def join(self) -> None:
+        """Take part in the cluster: from now on this broker gets bundles. Raises AnotherBroker and
+        MetadataError.
+        """
+        broker, metadata = self.broker, self._metadata
+        # A migration of the metadata to another store waits for all participants. This broker does
+        # not take part in one, so its node makes the migration fail instead of passing it by.
+        await metadata.put(paths.MIGRATION_PARTICIPANT_PREFIX, b"", ephemeral=True, sequential=True)
+        await self.brokers.start()
+        self.owned.start()
+        self.election.start()
+        broker.ownership = ClusterOwnership(
+            broker.broker_id,
+            broker.namespaces.boundaries,
+            self.owned,
+            self.election,
+            self.brokers,
+            FewestBundles(),
+        )
+        broker.topics.loader.check_served = broker.check_served
+        await self.registration.acquire()
+
+    async def leave(self) -> None:
+        """Give up all bundles, one after the other; other brokers take them."""
+        await self.registration.release()
+        await self.owned.release_all()
+
+    async def close(self) -> None:
+        """End what is bound to the session."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
+        await self.owned.close()
+        await self.brokers.close()
+        await self.registration.release()
+
+    async def _close_bundle(self, bundle: BundleName) -> None:
+        await self.broker.namespaces.close_bundle(bundle.namespace, bundles.parse(bundle.range))
