@@ -111,6 +111,10 @@ class ResourceLock:
             found = await self._store.get(self.path)
             if found is not None and not self._is_ours(found.value):
                 raise LockBusy(f"{self.path} is held by {found.value!r}") from None
+            if found is not None and found.is_own and found.value == self.value:
+                # Replacing it would report its deletion, which asks for a new node once more.
+                self._version = found.version
+                return
             result = await self._replace(0 if found is None else found.version)
         self._version = result.version
 
