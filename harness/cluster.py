@@ -34,6 +34,7 @@ BOOKIE_PORT = 3181
 DISK_MIB = 512
 SESSION_MS = 6000
 REDIRECTS_MAX = 8
+BROKERS_PATH = "/loadbalance/brokers"
 _JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 BOOKIE_SETTINGS = {
     "journalSyncData": "true",
@@ -51,6 +52,8 @@ BOOKIE_SETTINGS = {
     "flushInterval": "2000",
 }
 READ_ONLY_USAGE = 0.93
+_GET_CHILDREN_2 = 12
+_CHILDREN_VERSION_AT = 36  # in the Stat that follows the names
 _CLOSE_SESSION = struct.pack(">ii", 1, -11)
 
 
@@ -118,9 +121,16 @@ class ZooKeeper:
 
     def list_children(self, path: str) -> list[str]:
         """Return the names of the children of a node."""
+        return self._children(path)[0]
+
+    def count_changes(self, path: str) -> int:
+        """Return how often children of a node were created or deleted."""
+        return self._children(path)[1]
+
+    def _children(self, path: str) -> tuple[list[str], int]:
         connect = struct.pack(">iqiqi", 0, 0, SESSION_MS, 0, 16) + bytes(16)
         name = path.encode()
-        request = struct.pack(">iii", 1, 8, len(name)) + name + b"\0"
+        request = struct.pack(">iii", 1, _GET_CHILDREN_2, len(name)) + name + b"\0"
         with socket.create_connection((self.host, self.port), timeout=5) as connection:
             for body in (connect, request, _CLOSE_SESSION):
                 connection.sendall(struct.pack(">i", len(body)) + body)
@@ -136,7 +146,8 @@ class ZooKeeper:
             (size,) = struct.unpack_from(">i", answer, at)
             names.append(answer[at + 4 : at + 4 + size].decode())
             at += 4 + size
-        return names
+        (changes,) = struct.unpack_from(">i", answer, at + _CHILDREN_VERSION_AT)
+        return names, changes
 
     def _end_session(self, session: int) -> None:
         # The server derives the password from the id, so a second connection can take the session
@@ -343,7 +354,7 @@ class Cluster:
 
     def registered_brokers(self) -> list[str]:
         """Return the names of the brokers that are registered."""
-        watched = self.zookeeper.list_children("/loadbalance/brokers")
+        watched = self.zookeeper.list_children(BROKERS_PATH)
         return [name for name, broker in self.brokers.items() if broker.broker_id in watched]
 
     def writable_bookies(self) -> list[str]:

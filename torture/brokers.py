@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ from harness.apache_broker import PULSAR
 from harness.bookies import SERVER
 from harness.brokers import BrokerFailed
 from harness.clock import Clock
-from harness.cluster import Cluster
+from harness.cluster import BROKERS_PATH, Cluster
 from harness.network import isolate
 
 from torture.broker_faults import (
@@ -55,6 +56,7 @@ BOOKIES = 3
 CONTINUES_S = 20.0  # a session of ZooKeeper, and the longest back-off that a client has then
 APACHE_CONTINUES_S = 90.0
 REGISTER_S = 30.0
+REGISTERED_MAX = 6  # each broker may notice late that its session has ended
 RECEIPTS_END_S = 0.2  # receipts that were on their way when a broker was stopped
 NAMESPACES = (
     Namespace("public/three", 3, 3, 2, False),
@@ -89,14 +91,18 @@ class BrokerStorm(Storm):
         late = self._settle(time.monotonic(), limit)
         if late:
             return [f"{name} has no receipt for {limit:.0f} s before any fault" for name in late]
-        owners = self._owners() if at.is_measured else {}
+        owners: dict[str, str] = {}
         began = time.monotonic()
         if at.is_measured:
-            began = self._measure(at.faults[0])
+            owners = self._owners()
+            fault = self._of_owner(at.faults[0], owners)
+            at = replace(at, faults=(fault,))
+            began = self._measure(fault)
         else:
             self._happen(at)
         self._wait_servers()
         ended = time.monotonic()
+        registered = self.cluster.zookeeper.count_changes(BROKERS_PATH)
         late = self._settle(ended, limit + 5)
         found = [f"{name} has no receipt for {limit + 5:.0f} s after the fault" for name in late]
         paused = self.ask("pause", limit_s=limit, since_s=began)
@@ -106,6 +112,9 @@ class BrokerStorm(Storm):
             self.continued_s = max(self.continued_s, excess)
             if excess > limit:
                 found.append(f"{name} had no receipts for {excess:.1f} s after the faults")
+        registered = self.cluster.zookeeper.count_changes(BROKERS_PATH) - registered
+        if registered > REGISTERED_MAX:
+            found.append(f"brokers came and went {registered} times after the faults")
         if owners:
             self._note(at.faults[0], owners, paused["silences"])
         self._reload(at.reload)
@@ -129,6 +138,12 @@ class BrokerStorm(Storm):
         except MoveFailed:
             if len(at.faults) == 1:
                 raise
+
+    def _of_owner(self, fault: BrokerFault, owners: dict[str, str]) -> BrokerFault:
+        """Return the fault with the owner of a topic as its target."""
+        host = owners[self.names[fault.choice % len(self.names)]]
+        [target] = [name for name, each in self.cluster.brokers.items() if each.host == host]
+        return replace(fault, target=target)
 
     def _measure(self, fault: BrokerFault) -> float:
         """Let a fault last until all topics are served; return the time of its begin."""

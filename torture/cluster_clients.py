@@ -43,6 +43,7 @@ WINDOW = 150
 IDLE_S = 15.0
 VISIT_S = 0.3
 VISIT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 0.5
 SHORT_GAP_S = 0.05
 LOOKUPS_MAX = 8
 TRIES = 5
@@ -133,7 +134,7 @@ class Hosts:
         """Connect to the owner of a topic. Raises OSError, Refused and TimeoutError."""
         host, is_authoritative = self.chance.choice(self.hosts), False
         for _ in range(LOOKUPS_MAX):
-            connection = await asyncio.wait_for(Connection.open(self.port, host), VISIT_TIMEOUT_S)
+            connection = await asyncio.wait_for(Connection.open(self.port, host), CONNECT_TIMEOUT_S)
             try:
                 fields = {1: topic, 3: int(is_authoritative)}
                 answer = await connection.request(wire.LOOKUP, 2, fields)
