@@ -322,6 +322,18 @@ def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
     assert Config.load(None, None, small).journalMaxSizeMB == 4
 
 
+def test_quorums_that_do_not_fit_are_refused_by_their_keys() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(None, None, {"managedLedgerDefaultWriteQuorum": "3"}, is_cluster=True)
+    assert str(caught.value) == (
+        "managedLedgerDefaultEnsembleSize=2, managedLedgerDefaultWriteQuorum=3,"
+        " managedLedgerDefaultAckQuorum=2 do not fit: each must be at least as large as the next"
+        " one."
+    )
+    wide = {"managedLedgerDefaultEnsembleSize": "3", "managedLedgerDefaultAckQuorum": "1"}
+    assert Config.load(None, None, wide, is_cluster=True).managedLedgerDefaultWriteQuorum == 2
+
+
 # 14,496 bytes below a whole MiB is the largest payload that a file of that size holds.
 @pytest.mark.parametrize("payload", [1024, 2 << 20, (4 << 20) - 14496, (4 << 20) - 14495, 5 << 20])
 def test_the_least_journal_size_is_the_one_that_the_storage_opens_with(

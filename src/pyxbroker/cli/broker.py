@@ -19,8 +19,8 @@ ABOUT = """\
 Run a broker of a cluster: metadata in ZooKeeper, messages on BookKeeper's bookies.
 
 The broker has no data of its own. It waits for ZooKeeper and the bookies, and
-one broker serves a cluster at a time. Create the metadata of a new cluster with
-pyxbroker initialize-cluster-metadata.
+shares the topics of the cluster with its other brokers. Create the metadata of
+a new cluster with pyxbroker initialize-cluster-metadata.
 
 Examples:
   pyxbroker broker --config broker.conf

@@ -123,6 +123,7 @@ class Config(
             config._check_bookie_authentication()
         else:
             config._check_journal_size()
+        config._check_quorums()
         config._check_cluster_name()
         config._check_advertised_address()
         config._check_tls_switch(reader.tls_switch)
@@ -139,6 +140,17 @@ class Config(
             raise ConfigError(
                 f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
                 f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
+            )
+
+    def _check_quorums(self) -> None:
+        quorums = {
+            f"managedLedgerDefault{name}": getattr(self, f"managedLedgerDefault{name}")
+            for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+        }
+        if sorted(quorums.values(), reverse=True) != [*quorums.values()]:
+            values = ", ".join(f"{key}={value}" for key, value in quorums.items())
+            raise ConfigError(
+                f"{values} do not fit: each must be at least as large as the next one."
             )
 
     def _check_bookie_authentication(self) -> None:
