@@ -46,13 +46,14 @@ class Owner(NamedTuple):
 
 HERE = Owner(True)
 
-CloseBundle = Callable[[BundleName], Awaitable[None]]
+CloseBundle = Callable[[BundleName], Awaitable[Callable[[], None] | None]]
 
 
 class BundleOwnership:
     """The bundles of one broker, and the owners of other bundles that it has read lately.
 
-    `value` is the value of the nodes, and `close` closes the topics of a bundle.
+    `value` is the value of the nodes. `close` closes the topics of a bundle, and returns what is
+    to be called when another broker can own it.
     """
 
     def __init__(self, store: MetadataStore, value: bytes, close: CloseBundle) -> None:

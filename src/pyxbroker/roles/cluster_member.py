@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pyxbroker.base import bundles
 from pyxbroker.base.log import get_logger
@@ -18,6 +20,9 @@ from pyxbroker.cluster.ownership import BundleName, BundleOwnership
 from pyxbroker.cluster.registry import BrokerRegistration, broker_data, check_load_manager
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.cluster")
 
@@ -79,5 +84,12 @@ class ClusterMember:
         await self.brokers.close()
         await self.registration.release()
 
-    async def _close_bundle(self, bundle: BundleName) -> None:
-        await self.broker.namespaces.close_bundle(bundle.namespace, bundles.parse(bundle.range))
+    async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
+        parsed = bundles.parse(bundle.range)
+        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed)
+        return partial(self._notify_clients, topics)
+
+    def _notify_clients(self, topics: list[Topic]) -> None:
+        """Notify the clients of closed topics, whose bundle is without an owner now."""
+        for topic in topics:
+            topic.send_notices()
