@@ -14,6 +14,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
+from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
 from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
@@ -43,6 +44,9 @@ class ClusterMember:
         self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
         url = broker.addresses.web_url or broker.addresses.web_url_tls
         self.election = Election(metadata, Leader(broker.broker_id, url))
+        boundaries = broker.namespaces.boundaries
+        self.duties = Duties(metadata, boundaries, self.owned, self.election)
+        self._taking_back: asyncio.Task[None] | None = None
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -69,7 +73,9 @@ class ClusterMember:
             FewestBundles(),
         )
         broker.topics.loader.check_served = broker.check_served
+        broker.topics.sweep.bundles = self.duties.bundles
         await self.registration.acquire()
+        self._taking_back = asyncio.ensure_future(self.owned.take_back())
 
     async def leave(self) -> None:
         """Give up all bundles, one after the other; other brokers take them."""
@@ -80,6 +86,8 @@ class ClusterMember:
         """End what is bound to the session."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
+        if self._taking_back is not None:
+            self._taking_back.cancel()
         await self.owned.close()
         await self.brokers.close()
         await self.registration.release()
