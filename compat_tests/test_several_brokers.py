@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -136,14 +137,65 @@ class Sender:
         eventually(lambda: self.sent >= wanted or self._failure is not None)
 
 
+class Stream:
+    """Sends 1,000 messages per second without waiting for receipts, until it is stopped."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        self._client = official_client(url)
+        self._producer = self._client.create_producer(topic, batching_enabled=False)
+        self._is_over = threading.Event()
+        self._receipts_s: list[float] = []
+        self._failures: list[str] = []
+        self._thread = threading.Thread(target=self._send)
+        self.sent = 0
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._producer.flush()
+        self._client.close()
+        assert self._failures == []
+
+    def _send(self) -> None:
+        while not self._is_over.is_set():
+            self._producer.send_async(payload(self.sent), self._on_answer)
+            self.sent += 1
+            time.sleep(0.001)
+
+    def _on_answer(self, result: Any, _: Any) -> None:
+        if result == pulsar.Result.Ok:
+            self._receipts_s.append(time.monotonic())
+        else:
+            self._failures.append(str(result))
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time without a receipt."""
+        return max(later - earlier for earlier, later in pairwise(self._receipts_s))
+
+    def wait(self) -> None:
+        """Wait for some more receipts."""
+        wanted = len(self._receipts_s) + 200
+        eventually(lambda: len(self._receipts_s) >= wanted or self._failures)
+
+
 def stored(broker: ClusterBroker, topic: str) -> list[bytes]:
     """Return the messages of a topic; one that was sent again without a receipt counts once."""
+    return list(dict.fromkeys(all_stored(broker, topic)))
+
+
+def all_stored(broker: ClusterBroker, topic: str) -> list[bytes]:
+    """Return the messages of a topic."""
     with contextlib.closing(official_client(broker.url)) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
             found.append(reader.read_next(10_000).data())
-        return list(dict.fromkeys(found))
+        return found
 
 
 def eventually(check: Callable[[], Any]) -> None:
@@ -176,6 +228,25 @@ def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
             unload(pair[number % 2], topic)
         sender.wait_for(20)
     assert stored(pair[0], topic) == sender.bodies
+
+
+def test_a_move_under_load_is_short_and_stores_nothing_twice(pair: list[ClusterBroker]) -> None:
+    topic = "persistent://public/default/load"
+    with contextlib.closing(official_client(pair[0].url)) as client:
+        client.subscribe(topic, "retains").close()
+    urls = ",".join(each.url.removeprefix("pulsar://") for each in pair)
+    with Stream(f"pulsar://{urls}", topic) as stream:
+        for number in range(6):
+            stream.wait()
+            unload(pair[number % 2], topic)
+        stream.wait()
+        leaving, other = split_pair(pair, topic)
+        assert leaving.stop() in (0, -signal.SIGTERM)
+        stream.wait()
+    assert all_stored(other, topic) == [payload(number) for number in range(stream.sent)]
+    # One wait of the client, which doubles with each refused lookup, is 0.1 s.
+    assert stream.longest_s < 1.0
+    leaving.start()
 
 
 def test_the_survivor_takes_the_topics_of_a_killed_broker(pair: list[ClusterBroker]) -> None:

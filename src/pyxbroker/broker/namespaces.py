@@ -432,22 +432,27 @@ class Namespaces:
             del self._boundaries[next(iter(self._boundaries))]
         return boundaries
 
-    async def close_bundle(self, name: str, bundle: Bundle) -> None:
+    async def close_bundle(self, name: str, bundle: Bundle) -> list[Topic]:
         """Close the topics of a bundle that are open or are being opened. Failures are logged, and
         after `namespaceBundleUnloadingTimeoutMs` the remaining topics are left to close later.
+
+        Return the topics, whose clients the caller notifies (Topic.send_notices).
         """
         opening = self._topics.loader.opening_in(name)
         found = {*self._topics.registry.in_namespace(name), *opening}
-        closing = asyncio.ensure_future(self._close_topics(await _inside(list(found), bundle)))
+        moving: list[Topic] = []
+        inside = await _inside(list(found), bundle)
+        closing = asyncio.ensure_future(self._close_topics(inside, moving))
         timeout_s = self._config.namespaceBundleUnloadingTimeoutMs / 1000
         if not (await asyncio.wait([closing], timeout=timeout_s))[0]:
             log.warning("a bundle is given up although topics of it are still being closed",
                         namespace=name, bundle=str(bundle))  # fmt: skip
+        return moving
 
-    async def _close_topics(self, topics: list[TopicName]) -> None:
+    async def _close_topics(self, topics: list[TopicName], moving: list[Topic]) -> None:
         async def close(topic: TopicName) -> None:
             try:
-                await self._topics.deletion.unload(topic)
+                await self._topics.deletion.unload(topic, moving)
             except PulsarError as error:
                 log.warning("a topic was not closed cleanly", topic=topic, error=error)
 

@@ -17,7 +17,8 @@ RETRY_S = 1.0
 
 class HeldNode:
     """A node that this broker claims; one action at a time. `close` closes what the node protects,
-    and `on_settled` is called when no action is under way any more.
+    and returns what is to be called when the node is given up. `on_settled` is called when no
+    action is under way any more.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class HeldNode:
         store: MetadataStore,
         path: str,
         claim: Claim,
-        close: Callable[[], Awaitable[None]],
+        close: Callable[[], Awaitable[Callable[[], None] | None]],
         on_settled: Callable[[HeldNode], None],
     ) -> None:
         self.path = path
@@ -34,6 +35,7 @@ class HeldNode:
         self._close = close
         self._on_settled = on_settled
         self._task: asyncio.Task[None] | None = None
+        self._on_given_up: Callable[[], None] | None = None
 
     def carry_out(self, do: Do | None) -> None:
         """Begin with an action that an input of `claim` has returned."""
@@ -57,6 +59,9 @@ class HeldNode:
                 do = await self._do(do)
         finally:
             self._task = None
+            on_given_up, self._on_given_up = self._on_given_up, None
+            if on_given_up is not None:
+                on_given_up()
         self._on_settled(self)
 
     async def _do(self, do: Do) -> Do | None:
@@ -71,7 +76,7 @@ class HeldNode:
             return claim.on_retry()
         if do is Do.CLOSE:
             try:
-                await self._close()
+                self._on_given_up = await self._close()
             except Exception as error:
                 log.failure("closing what a node protects failed", error, path=self.path)
             return claim.on_closed()

@@ -8,7 +8,7 @@ compare-and-set. It decides which broker opens a topic, so that brokers do not f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from pyxbroker.cluster.claim import Claim, State
 from pyxbroker.cluster.held_node import HeldNode
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
+    GetResult,
+    MetadataError,
     MetadataStore,
     Notification,
     SessionEvent,
@@ -46,13 +48,14 @@ class Owner(NamedTuple):
 
 HERE = Owner(True)
 
-CloseBundle = Callable[[BundleName], Awaitable[None]]
+CloseBundle = Callable[[BundleName], Awaitable[Callable[[], None] | None]]
 
 
 class BundleOwnership:
     """The bundles of one broker, and the owners of other bundles that it has read lately.
 
-    `value` is the value of the nodes, and `close` closes the topics of a bundle.
+    `value` is the value of the nodes. `close` closes the topics of a bundle, and returns what is
+    to be called when another broker can own it.
     """
 
     def __init__(self, store: MetadataStore, value: bytes, close: CloseBundle) -> None:
@@ -112,6 +115,30 @@ class BundleOwnership:
         if claim.error is not None:
             raise claim.error.with_traceback(None)
         return None
+
+    async def take_back(self) -> None:
+        """Acquire the bundles of an earlier process of this broker, before its session ends and
+        other brokers take them.
+        """
+        try:
+            async for bundle in self._of_earlier_process():
+                if self.is_closing:
+                    return
+                await self.acquire(bundle)
+        except MetadataError as error:
+            # Each bundle is acquired when a client needs it.
+            log.warning("the bundles of the former process are not taken back", error=error)
+
+    async def _of_earlier_process(self) -> AsyncIterator[BundleName]:
+        for tenant in await self._store.children(paths.OWNERS):
+            for name in await self._store.children(paths.bundle_owners(tenant)):
+                namespace = f"{tenant}/{name}"
+                ranges = await self._store.children(paths.bundle_owners(namespace))
+                nodes = [paths.bundle_owner(namespace, each) for each in ranges]
+                found = await self._store.get_all(nodes)
+                for each, node in zip(ranges, found, strict=True):
+                    if isinstance(node, GetResult) and node.value == self._value:
+                        yield BundleName(namespace, each)
 
     async def release(self, bundle: BundleName) -> bool:
         """Close the topics of a bundle, then delete its node. Return False if this broker does not

@@ -128,9 +128,14 @@ def broker(broker_id: str) -> str:
     return f"{BROKERS}/{broker_id}"
 
 
+def bundle_owners(namespace: str) -> str:
+    """Return the parent of the nodes by which brokers own the bundles of a namespace."""
+    return f"{OWNERS}/{namespace}"
+
+
 def bundle_owner(namespace: str, bundle: str) -> str:
     """Return the path of the node by which a broker owns a bundle."""
-    return f"{OWNERS}/{namespace}/{bundle}"
+    return f"{bundle_owners(namespace)}/{bundle}"
 
 
 def failure_domains(cluster_name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
@@ -106,7 +107,8 @@ class ClusterBroker:
         broker.repeat("bookies", PROBE_INTERVAL_S, self._storage.probe)
         if broker.garbage is not None:
             interval_s = config.ledgerGarbageCollectionIntervalInSeconds
-            broker.repeat("garbage", interval_s, broker.garbage.collect)
+            collect = partial(self._member.duties.collect_garbage, broker.garbage.collect)
+            broker.repeat("garbage", interval_s, collect)
 
     def _reason(self) -> str | None:
         return self._waits_for

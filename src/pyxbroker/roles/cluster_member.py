@@ -6,18 +6,24 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pyxbroker.base import bundles
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
+from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
 from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
 from pyxbroker.cluster.registry import BrokerRegistration, broker_data, check_load_manager
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.cluster")
 
@@ -38,6 +44,9 @@ class ClusterMember:
         self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
         url = broker.addresses.web_url or broker.addresses.web_url_tls
         self.election = Election(metadata, Leader(broker.broker_id, url))
+        boundaries = broker.namespaces.boundaries
+        self.duties = Duties(metadata, boundaries, self.owned, self.election)
+        self._taking_back: asyncio.Task[None] | None = None
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -64,7 +73,9 @@ class ClusterMember:
             FewestBundles(),
         )
         broker.topics.loader.check_served = broker.check_served
+        broker.topics.sweep.bundles = self.duties.bundles
         await self.registration.acquire()
+        self._taking_back = asyncio.ensure_future(self.owned.take_back())
 
     async def leave(self) -> None:
         """Give up all bundles, one after the other; other brokers take them."""
@@ -75,9 +86,18 @@ class ClusterMember:
         """End what is bound to the session."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
+        if self._taking_back is not None:
+            self._taking_back.cancel()
         await self.owned.close()
         await self.brokers.close()
         await self.registration.release()
 
-    async def _close_bundle(self, bundle: BundleName) -> None:
-        await self.broker.namespaces.close_bundle(bundle.namespace, bundles.parse(bundle.range))
+    async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
+        parsed = bundles.parse(bundle.range)
+        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed)
+        return partial(self._notify_clients, topics)
+
+    def _notify_clients(self, topics: list[Topic]) -> None:
+        """Notify the clients of closed topics, whose bundle is without an owner now."""
+        for topic in topics:
+            topic.send_notices()

@@ -150,14 +150,19 @@ class TopicDeletion:
         finally:
             del missing  # leave no cycle of the error and this frame
 
-    async def unload(self, name: TopicName) -> None:
-        """Close a topic if it is open; its clients open it again. Raises PersistenceError."""
+    async def unload(self, name: TopicName, moving: list[Topic] | None = None) -> None:
+        """Close a topic if it is open; its clients open it again. Raises PersistenceError.
+
+        With `moving`, the topic is added there, and the caller notifies its clients.
+        """
         await self._loader.wait_opened(name)
         topic = self._registry.loaded(name)
         if topic is None:
             return
+        if moving is not None:
+            moving.append(topic)
         try:
-            await topic.close()
+            await topic.close(is_moving=moving is not None)
         except (LedgerError, ManagedLedgerError, MetadataError) as error:
             raise PersistenceError(f"Topic {name} was not closed cleanly: {error}") from error
         self._registry.remove(topic)

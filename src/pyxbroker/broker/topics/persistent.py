@@ -782,10 +782,11 @@ class PersistentTopic(Topic):
             await self.deduplication.snapshot()
         await self.managed_ledger.truncate()
 
-    async def close(self) -> None:
-        self.fenced = True
-        self.disconnect()
-        await self.wait_disconnected()
+    def _answers_soon(self) -> bool:
+        managed_ledger = self.managed_ledger
+        return managed_ledger.failure is None and not managed_ledger.client.is_holding
+
+    async def _close_log(self) -> None:
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
