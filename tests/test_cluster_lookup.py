@@ -47,7 +47,10 @@ class Member:
         self.election = Election(self.store, Leader(self.id, self.addresses.web_url))
         self.brokers = RegisteredBrokers(self.store)
         fields = broker_data(self.listeners, "4.2.4", number)
-        self.registration = BrokerRegistration(self.store, self.id, fields, pytest.fail)
+        self.lost: list[
+            str
+        ] = []  # messages about the end of the registration, as at the test's end
+        self.registration = BrokerRegistration(self.store, self.id, fields, self.lost.append)
         self.rule = ClusterOwnership(
             *(self.id, self.boundaries, self.owned, self.election, self.brokers, FewestBundles())
         )
