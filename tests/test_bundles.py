@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.base import bundles
 from pyxbroker.base.bundles import WHOLE, Bundle, boundaries_of, hash_of, parse
 from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.cluster import splitting
 from pyxbroker.metadata import paths
 from test_admin_topics import DONE, Rest, run
 from test_namespaces import FORCED, TOPICS, A, begin_with
@@ -311,5 +311,5 @@ def test_force_has_to_be_allowed(tmp_path: Path) -> None:
 
 
 def test_bundles_of_one_hash_are_not_split() -> None:
-    assert bundles.halves(Bundle(5, 6)) == []
-    assert bundles.halves(Bundle(4, 6)) == [5]
+    assert splitting.halves(Bundle(5, 6)) == []
+    assert splitting.halves(Bundle(4, 6)) == [5]

@@ -19,9 +19,10 @@ from pyxbroker.cluster import lookup
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers, Report
 from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
-from pyxbroker.cluster.registry import BrokerRegistration, broker_data
+from pyxbroker.cluster.registry import BrokerRegistration
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 
@@ -46,7 +47,7 @@ class Member:
         self.owned = BundleOwnership(self.store, owner_value(self.listeners), self.close_topics)
         self.election = Election(self.store, Leader(self.id, self.addresses.web_url))
         self.brokers = RegisteredBrokers(self.store)
-        fields = broker_data(self.listeners, "4.2.4", number)
+        fields = starting_report(self.listeners, "4.2.4", number).fields()
         self.registration = BrokerRegistration(self.store, self.id, fields, pytest.fail)
         self.rule = ClusterOwnership(
             *(self.id, self.boundaries, self.owned, self.election, self.brokers, FewestBundles())

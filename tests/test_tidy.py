@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "settings": {"base"},
     "metadata": {*GROUND},
     # Above the broker, which describes what it asks of a cluster by `broker/lookup.py`.
-    "cluster": {*GROUND, "road", "ledger", "metadata", "broker"},
+    "cluster": {*GROUND, "road", "ledger", "metadata", "broker", "settings"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},

@@ -13,9 +13,10 @@ from pyxbroker.broker.broker import Broker
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
-from pyxbroker.cluster.registry import BrokerRegistration, broker_data, check_load_manager
+from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 
@@ -32,8 +33,10 @@ class ClusterMember:
     def __init__(self, broker: Broker, metadata: MetadataStore) -> None:
         self.broker = broker
         self._metadata = metadata
-        fields = broker_data(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
-        self.registration = BrokerRegistration(metadata, broker.broker_id, fields, broker.fail)
+        report = starting_report(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
+        self.registration = BrokerRegistration(
+            metadata, broker.broker_id, report.fields(), broker.fail
+        )
         self.brokers = RegisteredBrokers(metadata)
         self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
         url = broker.addresses.web_url or broker.addresses.web_url_tls

@@ -129,7 +129,8 @@ class ProcessMetrics:
         if self.config.exposeBundlesMetricsInPrometheus:
             from pyxbroker.admin.resources.broker_stats import stats_by_bundle
 
-            bundles = await stats_by_bundle(broker)
+            found = await stats_by_bundle(broker)
+            bundles = {name: each.fields() for name, each in found.items()}
         numbers = {
             "connections": broker.connection_count,
             "connections_opened": broker.connections_opened,

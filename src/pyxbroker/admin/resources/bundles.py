@@ -30,7 +30,18 @@ from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.base.slices import in_slices
+from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.statistics.stats import read_stats
+from pyxbroker.cluster import splitting
 from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.settings.sections.load_balancing import (
+    EQUAL_COUNTS,
+    EQUAL_RANGES,
+    EQUAL_RATES,
+    POSITIONS,
+    SPLIT_ALGORITHMS,
+)
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import JSON, Response
@@ -38,10 +49,6 @@ from pyxbroker.web.response import JSON, Response
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"
 HOT = "HOT"
-EQUAL_RANGES = "range_equally_divide"
-EQUAL_COUNTS = "topic_count_equally_divide"
-POSITIONS = "specified_positions_divide"
-ALGORITHMS = (EQUAL_RANGES, EQUAL_COUNTS, POSITIONS)
 POSITIONS_BYTES_MAX = 64 << 10
 SLICE = 1_000  # topics
 
@@ -118,10 +125,13 @@ def _encode(found: dict[str, int]) -> bytes:
 async def split(request: Request) -> Response:
     """Split a bundle into two, or at positions."""
     request.argument("authoritative")
-    algorithm = request.argument("splitAlgorithmName") or EQUAL_RANGES
+    broker = request.app.broker
+    algorithm = (
+        request.argument("splitAlgorithmName") or broker.config.defaultNamespaceBundleSplitAlgorithm
+    )
     wanted = await _positions(request)
     name = namespace_of(request)
-    namespaces = request.app.broker.namespaces
+    namespaces = broker.namespaces
     text = request.parameters["bundle"]
     if text == LARGEST:
         bundle = await _largest(request)
@@ -131,25 +141,44 @@ async def split(request: Request) -> Response:
         raise HttpError(404, "Bundle range HOT not found")
     else:
         bundle = await bundle_of(request)
-    if algorithm not in ALGORITHMS:
+    if algorithm not in SPLIT_ALGORITHMS:
         raise HttpError(
             412,
             "Unsupported namespace bundle split algorithm, supported algorithms are"
-            f" [{', '.join(ALGORITHMS)}]",
+            f" [{', '.join(SPLIT_ALGORITHMS)}]",
         )
-    if algorithm == EQUAL_RANGES:
-        positions = bundles.halves(bundle)
-    else:
-        hashes = (await namespaces.hashes(name, bundle)).values()
-        if algorithm == EQUAL_COUNTS:
-            positions = bundles.halves_by_topics(bundle, await _sorted(list(hashes)))
-        else:
-            positions = bundles.at_positions(bundle, len(hashes), wanted)
+    positions = await _boundaries(broker, name, bundle, algorithm, wanted)
     if positions:
         await namespaces.split_bundle(name, bundle, positions)
     if request.argument("unload"):
         await namespaces.unload(name, bundle)
     return Response.empty()
+
+
+async def _boundaries(
+    broker: Broker, name: str, bundle: Bundle, algorithm: str, wanted: list[int]
+) -> list[int]:
+    """Return the boundaries that an algorithm adds to a bundle."""
+    if algorithm == EQUAL_RANGES:
+        return splitting.halves(bundle)
+    if algorithm == EQUAL_RATES:
+        registry = broker.topics.registry
+        topics = [each for each in registry if each.name.namespace == name and each.name in bundle]
+        hashes = {str(each.name): bundles.hash_of(each.name) for each in topics}
+        loads = [
+            splitting.TopicLoad(
+                hashes[each.name],
+                each.rate_in + each.rate_out,
+                each.throughput_in + each.throughput_out,
+            )
+            async for each in in_slices(read_stats(topics))
+            if each is not None
+        ]
+        return splitting.by_load(bundle, loads, broker.config)
+    found = list((await broker.namespaces.hashes(name, bundle)).values())
+    if algorithm == EQUAL_COUNTS:
+        return splitting.halves_by_topics(bundle, await _sorted(found))
+    return splitting.at_positions(bundle, len(found), wanted)
 
 
 async def _largest(request: Request) -> Bundle:
@@ -283,7 +312,8 @@ ENDPOINTS = (
         query=(
             Query(
                 "splitAlgorithmName",
-                f"The algorithm: {EQUAL_RANGES} (default), {EQUAL_COUNTS} or {POSITIONS}.",
+                f"The algorithm: {EQUAL_RANGES}, {EQUAL_COUNTS}, {POSITIONS} or {EQUAL_RATES};"
+                " default: the setting defaultNamespaceBundleSplitAlgorithm.",
             ),
             Query("unload", "Closes the topics of the bundle afterwards.", False),
             *AUTHORITATIVE,
