@@ -10,7 +10,6 @@ import pytest
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.cluster.cluster_load import ClusterLoad
 from pyxbroker.cluster.load_report import BundleStats, LocalBrokerData
-from pyxbroker.cluster.load_schedule import LoadSchedule, Work
 from pyxbroker.cluster.placement import NO_RULES, Placement, Rules
 from pyxbroker.cluster.shedding import Move, Shedding, shed
 from pyxbroker.cluster.splitting import (
@@ -384,18 +383,3 @@ def test_a_bundle_is_split_where_its_load_exceeds_the_maximum(
     assert by_load(WHOLE, reversed(topics), CONFIG) == expected
     in_bytes = [TopicLoad(at, 0.0, rate / 30_000 * (100 << 20)) for at, rate in rates]
     assert by_load(WHOLE, in_bytes, CONFIG) == expected
-
-
-# --- intervals --------------------------------------------------------------------------------
-
-
-def test_work_is_due_by_its_interval() -> None:
-    schedule = LoadSchedule(0)
-    assert schedule.take_due(4_999, CONFIG) == []
-    assert schedule.take_due(5_000, CONFIG) == [Work.REPORT]
-    assert schedule.take_due(5_001, CONFIG) == []
-    assert schedule.take_due(60_000, CONFIG) == [Work.MEASURE, Work.REPORT, Work.SHED]
-    config = Config(
-        loadBalancerSheddingIntervalMinutes=14, loadBalancerResourceQuotaUpdateIntervalMinutes=2
-    )
-    assert schedule.take_due(120_000, config) == [Work.MEASURE, Work.REPORT, Work.STORE]

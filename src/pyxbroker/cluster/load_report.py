@@ -195,13 +195,16 @@ def read_report(value: bytes) -> LocalBrokerData | None:
         found: Any = json.loads(value)
     except ValueError:
         return None
-    if not isinstance(found, dict):
-        return None
+    return report_of(found) if isinstance(found, dict) else None
+
+
+def report_of(fields: Mapping[str, Any]) -> LocalBrokerData:
+    """Return the load report with Pulsar's fields."""
     defaults = LocalBrokerData(
         persistent_topics_enabled=False, non_persistent_topics_enabled=False
     )._replace(load_manager_class_name="")
     values = {
-        name: _value(found.get(_camel(name)), default)
+        name: _value(fields.get(_camel(name)), default)
         for name, default in zip(LocalBrokerData._fields, defaults, strict=True)
     }
     stats = {

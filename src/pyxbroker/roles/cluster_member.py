@@ -10,21 +10,28 @@ from collections.abc import Callable
 from pyxbroker.base import bundles
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker
+from pyxbroker.client.admin import AdminClient
+from pyxbroker.client.errors import ClientError
+from pyxbroker.client.settings import ClientSettings
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
 from pyxbroker.cluster.load_report import starting_report
-from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
+from pyxbroker.cluster.lookup import ClusterOwnership
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
 from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.stats.load import Load
 
 log = get_logger("pyxbroker.cluster")
 
 PULSAR_VERSION = "4.2.4"
 """The version that this broker registers: other brokers compare versions."""
 RESIGN_TIMEOUT_S = 1.0
+REQUEST_MARGIN_S = 10.0
+"""Time for a request to a broker, in addition to that for closing the topics of a bundle."""
 
 
 class ClusterMember:
@@ -41,6 +48,11 @@ class ClusterMember:
         self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
         url = broker.addresses.web_url or broker.addresses.web_url_tls
         self.election = Election(metadata, Leader(broker.broker_id, url))
+        self.load_manager = LoadManager(
+            *(broker, self.brokers, self.owned, self.election, self.registration, report),
+            Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
+            self._put,
+        )
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -58,13 +70,14 @@ class ClusterMember:
         await self.brokers.start()
         self.owned.start()
         self.election.start()
+        await self.load_manager.start()
         broker.ownership = ClusterOwnership(
             broker.broker_id,
             broker.namespaces.boundaries,
             self.owned,
             self.election,
             self.brokers,
-            FewestBundles(),
+            self.load_manager.choose,
         )
         broker.topics.loader.check_served = broker.check_served
         await self.registration.acquire()
@@ -80,7 +93,18 @@ class ClusterMember:
             await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
         await self.owned.close()
         await self.brokers.close()
+        self.load_manager.close()
         await self.registration.release()
+
+    async def _put(self, url: str, path: str) -> None:
+        """Send a PUT request to a broker. Raises OwnerFailed."""
+        unload_s = self.broker.config.namespaceBundleUnloadingTimeoutMs / 1000
+        settings = ClientSettings(url, operation_timeout_s=unload_s + REQUEST_MARGIN_S)
+        try:
+            async with AdminClient(settings) as admin:
+                await admin.put(path)
+        except ClientError as error:
+            raise OwnerFailed(str(error)) from error
 
     async def _close_bundle(self, bundle: BundleName) -> None:
         await self.broker.namespaces.close_bundle(bundle.namespace, bundles.parse(bundle.range))

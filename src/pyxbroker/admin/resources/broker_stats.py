@@ -26,7 +26,8 @@ from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.cluster.load_report import BundleStats, starting_report
+from pyxbroker.cluster.load_report import starting_report
+from pyxbroker.cluster.measured_load import stats_by_bundle
 from pyxbroker.stats.load import Usage, percent
 from pyxbroker.web.endpoint import Answer, Endpoint
 from pyxbroker.web.errors import HttpError
@@ -100,7 +101,7 @@ def _load_balancing(host: str, usage: Usage) -> Json:
 
 
 class Sums:
-    """Sums over the topics of a namespace or of a bundle."""
+    """Sums over the topics of a namespace."""
 
     def __init__(self) -> None:
         self.topics = 0
@@ -140,18 +141,6 @@ class Sums:
             "brk_storage_size": float(self.of["storage_size"]),
         }
 
-    def of_bundle(self) -> BundleStats:
-        """Return the load of a bundle."""
-        return BundleStats(
-            float(self.of["rate_in"]),
-            float(self.of["throughput_in"]),
-            float(self.of["rate_out"]),
-            float(self.of["throughput_out"]),
-            self.of["consumers"],
-            self.of["producers"],
-            self.topics,
-        )
-
 
 async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     sums: dict[str, Sums] = {}
@@ -159,18 +148,6 @@ async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     async for stats in _stats_of(list(broker.topics.registry), slices):
         sums.setdefault(stats.namespace, Sums()).add(stats)
     return sums
-
-
-async def stats_by_bundle(broker: Broker) -> dict[str, BundleStats]:
-    """Return the load of each bundle with open topics, by its full name."""
-    bundles: dict[str, Sums] = {}
-    slices = Slices()
-    found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
-    for (namespace, bundle), topics in sorted(found.items()):
-        sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
-        async for each in _stats_of(topics, slices):
-            sums.add(each)
-    return {name: each.of_bundle() for name, each in bundles.items()}
 
 
 async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicStats]:
@@ -199,7 +176,7 @@ async def get_allocator(request: Request) -> Response:
 async def get_topics(request: Request) -> Response:
     """Return the statistics of all open topics, by namespace, bundle and domain."""
     broker = request.app.broker
-    found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
+    found = await topics_by_bundle(broker.topics.registry, broker.namespaces.bundles)
     namespaces: dict[str, dict[str, list[TopicName]]] = {}
     for (namespace, bundle), topics in sorted(found.items()):
         namespaces.setdefault(namespace, {})[bundle] = [each.name for each in topics]
@@ -266,7 +243,7 @@ async def get_bookie_operations(request: Request) -> Response:
 async def get_load_report(request: Request) -> Response:
     """Return Pulsar's LocalBrokerData with current values."""
     broker = request.app.broker
-    stats = await stats_by_bundle(broker)
+    stats = await stats_by_bundle(broker.topics.registry, broker.namespaces.bundles)
     usage = await _usage(request)
     started_ms = 0 if usage is None else int(usage.start_s * 1000)
     report = starting_report(broker.listeners, __version__, started_ms)

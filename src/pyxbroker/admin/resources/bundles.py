@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -32,6 +33,7 @@ from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.slices import in_slices
 from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.lookup import SERVE_ALL
 from pyxbroker.broker.statistics.stats import read_stats
 from pyxbroker.cluster import splitting
 from pyxbroker.policies.shapes import LONG_MAX
@@ -131,7 +133,6 @@ async def split(request: Request) -> Response:
     )
     wanted = await _positions(request)
     name = namespace_of(request)
-    namespaces = broker.namespaces
     text = request.parameters["bundle"]
     if text == LARGEST:
         bundle = await _largest(request)
@@ -148,10 +149,16 @@ async def split(request: Request) -> Response:
             f" [{', '.join(SPLIT_ALGORITHMS)}]",
         )
     positions = await _boundaries(broker, name, bundle, algorithm, wanted)
+    unloads = request.argument("unload")
     if positions:
-        await namespaces.split_bundle(name, bundle, positions)
-    if request.argument("unload"):
-        await namespaces.unload(name, bundle)
+        await broker.namespaces.split_bundle(name, bundle, positions)
+        if not unloads:
+            # The parts stay at this broker.
+            for lower, upper in pairwise((bundle.lower, *positions, bundle.upper)):
+                await broker.ownership.find_of_bundle(name, Bundle(lower, upper), True, True)
+    if unloads or (positions and broker.ownership is not SERVE_ALL):
+        # The whole is owned no more: its topics open again, as those of the parts.
+        await broker.unload_bundle(name, bundle)
     return Response.empty()
 
 
