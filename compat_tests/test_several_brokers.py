@@ -231,6 +231,17 @@ def test_a_broker_that_stops_hands_its_topics_over(pair: list[ClusterBroker]) ->
     leaving.start()
 
 
+def test_a_bundle_moves_to_the_broker_that_a_request_names(pair: list[ClusterBroker]) -> None:
+    topic = "persistent://public/default/moved"
+    source, target = split_pair(pair, topic)
+    bundle = get(source, f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
+    path = f"/admin/v2/namespaces/public/default/{bundle}/unload?destinationBroker="
+    assert get(source, f"{path}gone:1", "PUT")[0] == 409
+    for asked, to in ((source, target), (source, source), (target, target)):
+        assert get(asked, f"{path}{to.host}:{to.web_port}", "PUT")[0] == 204
+        assert owner(source, topic) == to.url
+
+
 def test_the_isolation_policy_of_a_namespace_decides_which_broker_serves_it(
     pair: list[ClusterBroker],
 ) -> None:

@@ -50,7 +50,8 @@ class Member:
         fields = starting_report(self.listeners, "4.2.4", number).fields()
         self.registration = BrokerRegistration(self.store, self.id, fields, pytest.fail)
         self.rule = ClusterOwnership(
-            *(self.id, self.boundaries, self.owned, self.election, self.brokers, self.choose)
+            *(self.id, self.boundaries, self.owned, self.election, self.brokers, self.choose),
+            self.plan,
         )
 
     async def boundaries(self, namespace: str) -> list[int]:
@@ -62,6 +63,9 @@ class Member:
         if self.chosen.get(bundle) not in names:
             self.chosen[bundle] = names[len(self.chosen) % len(names)] if names else None
         return self.chosen[bundle]
+
+    def plan(self, bundle: BundleName, broker_id: str) -> None:
+        self.chosen[bundle] = broker_id
 
     async def close_topics(self, bundle: BundleName) -> None:
         await self.closing.wait()
@@ -127,6 +131,18 @@ async def test_the_leader_redirects_to_the_broker_that_is_chosen() -> None:
     assert found == [SERVE, Redirect(other.addresses, authoritative=True)]
     # The chosen one takes it, as the redirect says.
     assert await other.rule.find_of_bundle("public/default", halves[1], True, True) == SERVE
+
+
+@coroutine_test
+async def test_only_the_leader_plans_the_next_owner_of_a_bundle() -> None:
+    leader, other = await cluster(2)
+    assert await leader.rule.find(TOPIC, False) == SERVE
+    assert other.rule.plan("public/default", WHOLE, "gone:8080") is None
+    to_leader = Redirect(leader.addresses, authoritative=False)
+    assert other.rule.plan("public/default", WHOLE, other.id) == to_leader
+    assert leader.rule.plan("public/default", WHOLE, other.id) == SERVE
+    await leader.owned.release(BUNDLE)
+    assert await leader.rule.find(TOPIC, False) == Redirect(other.addresses, authoritative=True)
 
 
 @coroutine_test

@@ -82,8 +82,8 @@ class Member:
 
     async def close_topics(self, bundle: BundleName) -> None: ...
 
-    async def put(self, url: str, path: str) -> None:
-        self.requests.append(url + path)
+    async def put(self, to: Addresses, path: str) -> None:
+        self.requests.append(to.web_url + path)
         if self.failure:
             raise OwnerFailed(self.failure)
 
@@ -129,8 +129,11 @@ async def member(number: int = 0, tree: str = "", **settings: Any) -> Member:
 
 
 @coroutine_test
-async def test_a_broker_registers_with_its_use_of_the_host() -> None:
+async def test_a_broker_reports_its_use_of_the_host_since_it_has_registered() -> None:
     one = await member()
+    assert (await one.registered())["cpu"] == {"usage": 0.0, "limit": 200.0}
+    await one.manager.measure()
+    await one.manager.report()
     found = await one.registered()
     assert found["cpu"] == {"usage": 50.0, "limit": 200.0}
     assert found["bandwidthOut"] == {"usage": 16.0, "limit": 1_000.0}
@@ -229,6 +232,18 @@ async def test_a_broker_that_leaves_is_not_chosen() -> None:
     one = await member()
     assert await one.choose(BUNDLES[0], excluded=one.id) is None
     assert await one.choose(BUNDLES[0]) == one.id
+
+
+@coroutine_test
+async def test_a_planned_broker_is_chosen_once() -> None:
+    one = await member()
+    await one.add("x:1", {str(BUNDLES[0]): BUSY}, 5.0)
+    one.manager.plan(BUNDLES[0], one.id)
+    one.manager.plan(BUNDLES[1], "x:1")
+    assert [await one.choose(each) for each in BUNDLES[:2]] == [one.id, "x:1"]
+    await one.owned.acquire(BUNDLES[0])
+    await one.manager.report()
+    await eventually(lambda: one.manager.load.expected(str(BUNDLES[0])) == "")
 
 
 @coroutine_test

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.compact_json import to_short_json
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.log import get_logger
-from pyxbroker.cluster.addresses import read_fields
+from pyxbroker.broker.listeners import Addresses
+from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, read_fields
 from pyxbroker.cluster.cluster_load import ClusterLoad
 from pyxbroker.cluster.load_report import (
     BundleStats,
@@ -55,15 +56,15 @@ class OwnerFailed(Exception):
     """Raised when the owner of a bundle did not carry a request out."""
 
 
-Put = Callable[[str, str], Awaitable[None]]
+Put = Callable[[Addresses, str], Awaitable[None]]
 
 
 class LoadManager:
     """The part of one broker in the balance of the load.
 
     `report` is the report of this broker without load. `measure_host` returns the use of the
-    machine, and may block. `put` sends a PUT request to the web service URL of a broker with a path
-    and a query; it raises OwnerFailed.
+    machine, and may block. `put` sends a PUT request to the web port of a broker, with a path and a
+    query; it raises OwnerFailed.
     """
 
     def __init__(
@@ -104,7 +105,9 @@ class LoadManager:
         self._brokers.on_change = self._take
         self._take()
         await self._measure_use()
-        self._written = self._measured
+        # The CPU was used for the start of the process, and a small change is not reported.
+        cpu = self._measured.cpu._replace(usage=0.0)
+        self._measured = self._written = self._measured._replace(cpu=cpu)
         await self._registration.update(self._written.fields())
 
     def work(self) -> None:
@@ -218,6 +221,16 @@ class LoadManager:
             self.load.place(name, chosen, _now_ms())
         return chosen
 
+    def plan(self, bundle: BundleName, broker_id: str) -> None:
+        """Choose a registered broker as the next one of a bundle."""
+        name = str(bundle)
+        for source, broker in self.load.brokers.items():
+            if name in broker.bundles():
+                if source != broker_id:
+                    self.load.move(name, source, broker_id, _now_ms())
+                return
+        self.load.place(name, broker_id, _now_ms())
+
     async def _stored(self, bundle: str) -> BundleData | None:
         """Return the average load of a bundle as a leader stored it, or as its quota sets it."""
         averages, quota = await asyncio.gather(
@@ -254,11 +267,7 @@ class LoadManager:
                 await self._ask(source, bundle, "unload")
             except OwnerFailed as error:
                 self.load.move_failed(bundle, source, target)
-                log.warning(
-                    "a bundle was not moved",
-                    **move._asdict(),
-                    error=error,
-                )
+                log.warning("a bundle was not moved", **move._asdict(), error=error)
             else:
                 # Its next lookup finds no owner, and the leader names the target.
                 log.info("a bundle was moved", **move._asdict())
@@ -301,8 +310,8 @@ class LoadManager:
         report = self._brokers.reports.get(broker_id)
         if report is None:
             raise OwnerFailed(f"broker {broker_id} is not registered")
-        url = report.load.web_service_url or report.load.web_service_url_tls
-        await self._put(url, f"/admin/v2/namespaces/{bundle}/{request}")
+        addresses = addresses_of(report.fields, OF_BROKER)
+        await self._put(addresses, f"/admin/v2/namespaces/{bundle}/{request}")
 
     async def store_averages(self) -> None:
         """Store the average loads for later leaders, if this broker leads."""

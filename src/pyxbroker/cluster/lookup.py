@@ -27,6 +27,7 @@ NOT_SERVED = Redirect(Addresses(), authoritative=False)
 
 Boundaries = Callable[[str], Awaitable[list[int]]]
 Choose = Callable[[BundleName, str, bool], Awaitable[str | None]]
+Plan = Callable[[BundleName, str], None]
 
 
 class Refused(Exception):
@@ -41,7 +42,7 @@ class ClusterOwnership:
 
     `boundaries` returns the boundaries of a namespace's bundles, and `choose` the broker for a
     bundle without an owner, apart from the broker in its second argument. The third one is False
-    for a bundle that is to have a non-persistent topic.
+    for a bundle that is to have a non-persistent topic. `plan` makes the next choice.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ClusterOwnership:
         election: Election,
         brokers: RegisteredBrokers,
         choose: Choose,
+        plan: Plan,
     ) -> None:
         self._id = broker_id
         self._boundaries = boundaries
@@ -59,6 +61,7 @@ class ClusterOwnership:
         self._election = election
         self._brokers = brokers
         self._choose = choose
+        self._plan = plan
 
     # --- as broker/lookup.py describes ----------------------------------------------------------
 
@@ -90,6 +93,19 @@ class ClusterOwnership:
         self, namespace: str, bundle: Bundle, close: Callable[[], Awaitable[None]]
     ) -> None:
         await self._owned.release(BundleName(namespace, str(bundle)))
+
+    def plan(self, namespace: str, bundle: Bundle, broker_id: str) -> Decision | None:
+        reports = self._brokers.reports
+        if broker_id not in reports:
+            return None
+        if self._election.is_leader:
+            self._plan(BundleName(namespace, str(bundle)), broker_id)
+            return SERVE
+        leader = self._election.leader
+        report = None if leader is None else reports.get(leader.broker_id)
+        if report is None:
+            return Refuse(ServiceNotReady("The current leader is empty."))
+        return self._redirect(report, "", authoritative=False)
 
     # --- deciding -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pyxbroker.base import bundles
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import ClientError
 from pyxbroker.client.settings import ClientSettings
@@ -78,6 +79,7 @@ class ClusterMember:
             self.election,
             self.brokers,
             self.load_manager.choose,
+            self.load_manager.plan,
         )
         broker.topics.loader.check_served = broker.check_served
         await self.registration.acquire()
@@ -96,10 +98,12 @@ class ClusterMember:
         self.load_manager.close()
         await self.registration.release()
 
-    async def _put(self, url: str, path: str) -> None:
+    async def _put(self, to: Addresses, path: str) -> None:
         """Send a PUT request to a broker. Raises OwnerFailed."""
         unload_s = self.broker.config.namespaceBundleUnloadingTimeoutMs / 1000
-        settings = ClientSettings(url, operation_timeout_s=unload_s + REQUEST_MARGIN_S)
+        settings = ClientSettings(
+            to.web_url or to.web_url_tls, operation_timeout_s=unload_s + REQUEST_MARGIN_S
+        )
         try:
             async with AdminClient(settings) as admin:
                 await admin.put(path)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pyxbroker.admin.owners import check_bundle
+from pyxbroker.admin.owners import DESTINATION, check_bundle, check_destination
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -82,8 +82,9 @@ async def unload(request: Request) -> Response:
     """Close the open topics of a bundle; their clients open them again."""
     request.argument("authoritative")
     bundle = await bundle_of(request)
-    if request.argument("destinationBroker"):
-        raise HttpError(409, "Not allowed unload namespace bundle to inactive destination broker")
+    destination = request.argument(DESTINATION)
+    if destination:
+        await check_destination(request, bundle, destination)
     await request.app.broker.unload_bundle(namespace_of(request), bundle)
     return Response.empty()
 
@@ -268,7 +269,7 @@ ENDPOINTS = (
         "Closes the open topics of a bundle; clients open them again.",
         resource=namespace_name_of,
         query=(
-            Query("destinationBroker", "Refused: there is no other broker."),
+            Query(DESTINATION, "The id of the broker that is to own the bundle; in a cluster."),
             *AUTHORITATIVE,
         ),
     ),
