@@ -19,6 +19,7 @@ from pyxbroker.web.errors import HttpError
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 BUNDLE = "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}"
+UNLOAD = BUNDLE + "/unload"
 QUOTAS = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
 LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 # Endpoints that every broker answers from metadata, as in Pulsar. HTTP lookups redirect by
@@ -38,7 +39,7 @@ ANSWERED_BY_ALL = frozenset(
 )
 OF_OWNED_BUNDLES = frozenset(
     {
-        ("PUT", BUNDLE + "/unload"),
+        ("PUT", UNLOAD),
         ("GET", BUNDLE + "/topicHashPositions"),
     }
 )
@@ -67,7 +68,7 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
             bundle = bundles.parse(request.parameters["bundle"])
         except ValueError:
             return  # the endpoint refuses it or finds the bundle
-        if DESTINATION in request.query_string:
+        if endpoint.path == UNLOAD and DESTINATION in request.query_string:
             return  # the leader has to know first
         acquires = (endpoint.method, endpoint.path) not in OF_OWNED_BUNDLES
         await check_bundle(request, bundle, acquires)
