@@ -348,3 +348,21 @@ async def test_the_leader_stores_average_loads_and_deletes_those_of_what_is_gone
     await one.manager.store_averages()
     assert await one.store.get(paths.bundle_data(name)) is None
     assert await one.store.children(paths.BROKER_AVERAGES) == [one.id]
+
+
+@coroutine_test
+async def test_a_report_with_impossible_numbers_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = await member()
+    take = one.manager.load.report
+
+    def fail(broker_id: str, report: LocalBrokerData, config: Config) -> None:
+        if broker_id == "x:1":
+            raise OverflowError
+        take(broker_id, report, config)
+
+    monkeypatch.setattr(one.manager.load, "report", fail)
+    await one.add("x:1", {}, 5.0)
+    await one.add("y:1", {}, 5.0)
+    assert {*one.manager.load.brokers} == {one.id, "y:1"}

@@ -145,7 +145,11 @@ class LoadManager:
     def _take(self) -> None:
         """Take the reports of all registered brokers."""
         for broker_id, report in self._brokers.reports.items():
-            self.load.report(broker_id, report.load, self._config)
+            try:
+                self.load.report(broker_id, report.load, self._config)
+            except Exception as error:
+                # The list of brokers is followed on, and so are the other reports.
+                log.failure("a load report was not taken", error, broker=broker_id)
         self.load.keep(self._brokers.reports)
 
     @property
