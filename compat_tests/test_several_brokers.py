@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ import pulsar
 import pytest
 from harness.brokers import ClusterBroker
 
-from compat_tests.clusters import Cluster
+from compat_tests.clusters import CLUSTER, Cluster
 from compat_tests.conftest import official_client
 from compat_tests.messages import payload, receive
 
@@ -41,8 +42,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def pair(cluster: Cluster) -> list[ClusterBroker]:
-    """Two brokers; a test that ends one starts it again."""
-    brokers = [cluster.broker(name, **SETTINGS) for name in ("a", "b")]
+    """Two brokers on hosts of their own; a test that ends one starts it again."""
+    brokers = []
+    for name, host in (("a", "127.0.0.1"), ("b", "127.0.0.2")):
+        one = cluster.broker(name, advertisedAddress=host, **SETTINGS)
+        one.host = host
+        brokers.append(one)
     for each in brokers:
         each.start()
     return brokers
@@ -52,13 +57,16 @@ def path_of(topic: str) -> str:
     return topic.replace("://", "/")
 
 
-def get(broker: ClusterBroker, target: str, method: str = "GET") -> tuple[int, str]:
+def get(
+    broker: ClusterBroker, target: str, method: str = "GET", body: Any = None
+) -> tuple[int, str]:
     """Return the answer to a request, which a broker may redirect to another one."""
     host, port = broker.host, broker.web_port
     for _ in range(4):
         connection = http.client.HTTPConnection(host, port, timeout=60)
         with contextlib.closing(connection):
-            connection.request(method, target)
+            data = None if body is None else json.dumps(body)
+            connection.request(method, target, data, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read().decode()
         if answer.status != 307:
@@ -292,6 +300,43 @@ def test_a_broker_that_stops_hands_its_topics_over(pair: list[ClusterBroker]) ->
     assert sender.longest_s < SESSION_S
     assert owner(other, topic) == other.url
     leaving.start()
+
+
+def test_a_bundle_moves_to_the_broker_that_a_request_names(pair: list[ClusterBroker]) -> None:
+    topic = "persistent://public/default/moved"
+    source, target = split_pair(pair, topic)
+    bundle = get(source, f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
+    path = f"/admin/v2/namespaces/public/default/{bundle}/unload?destinationBroker="
+    assert get(source, f"{path}gone:1", "PUT")[0] == 409
+    for asked, to in ((source, target), (source, source), (target, target)):
+        assert get(asked, f"{path}{to.host}:{to.web_port}", "PUT")[0] == 204
+        assert owner(source, topic) == to.url
+
+
+def test_the_isolation_policy_of_a_namespace_decides_which_broker_serves_it(
+    pair: list[ClusterBroker],
+) -> None:
+    for name in ("isolated", "shared"):
+        target = f"/admin/v2/namespaces/public/{name}"
+        assert get(pair[0], target, "PUT", {"bundles": {"numBundles": 8}})[0] == 204
+    path = f"/admin/v2/clusters/{CLUSTER}/namespaceIsolationPolicies/policy"
+    policy = {
+        "namespaces": ["public/isolated"],
+        "primary": [re.escape(pair[1].host)],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+    assert get(pair[0], path, "POST", policy)[0] == 204
+    try:
+        for name, expected in (("isolated", pair[1]), ("shared", pair[0])):
+            topics = [f"persistent://public/{name}/t{number}" for number in range(8)]
+            found = {owner(pair[number % 2], topic) for number, topic in enumerate(topics)}
+            assert found == {expected.url}
+    finally:
+        assert get(pair[0], path, "DELETE")[0] == 204
 
 
 def test_a_second_broker_with_the_same_addresses_is_refused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Mapping
 
 import pytest
 
@@ -17,11 +16,12 @@ from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.lookup import SERVE, Redirect, Refuse
 from pyxbroker.cluster import lookup
 from pyxbroker.cluster.addresses import owner_value
-from pyxbroker.cluster.brokers import RegisteredBrokers, Report
+from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.election import Election, Leader
-from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
+from pyxbroker.cluster.load_report import starting_report
+from pyxbroker.cluster.lookup import ClusterOwnership
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
-from pyxbroker.cluster.registry import BrokerRegistration, broker_data
+from pyxbroker.cluster.registry import BrokerRegistration
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 
@@ -43,20 +43,30 @@ class Member:
         self.closing = asyncio.Event()
         self.closing.set()
         self.closed: list[BundleName] = []
+        self.chosen: dict[BundleName, str | None] = {}
         self.owned = BundleOwnership(self.store, owner_value(self.listeners), self.close_topics)
         self.election = Election(self.store, Leader(self.id, self.addresses.web_url))
         self.brokers = RegisteredBrokers(self.store)
-        fields = broker_data(self.listeners, "4.2.4", number)
-        self.lost: list[
-            str
-        ] = []  # messages about the end of the registration, as at the test's end
+        fields = starting_report(self.listeners, "4.2.4", number).fields()
+        self.lost: list[str] = []  # messages about the end of the registration
         self.registration = BrokerRegistration(self.store, self.id, fields, self.lost.append)
         self.rule = ClusterOwnership(
-            *(self.id, self.boundaries, self.owned, self.election, self.brokers, FewestBundles())
+            *(self.id, self.boundaries, self.owned, self.election, self.brokers, self.choose),
+            self.plan,
         )
 
     async def boundaries(self, namespace: str) -> list[int]:
         return list(WHOLE)
+
+    async def choose(self, bundle: BundleName, excluded: str, is_persistent: bool) -> str | None:
+        """Choose the brokers in turn, and for a bundle that is to get an owner the same again."""
+        names = sorted(self.brokers.reports.keys() - {excluded})
+        if self.chosen.get(bundle) not in names:
+            self.chosen[bundle] = names[len(self.chosen) % len(names)] if names else None
+        return self.chosen[bundle]
+
+    def plan(self, bundle: BundleName, broker_id: str) -> None:
+        self.chosen[bundle] = broker_id
 
     async def close_topics(self, bundle: BundleName) -> None:
         await self.closing.wait()
@@ -112,7 +122,7 @@ async def test_the_leader_places_a_bundle_and_all_brokers_name_its_owner() -> No
 
 
 @coroutine_test
-async def test_bundles_go_to_the_broker_with_the_fewest() -> None:
+async def test_the_leader_redirects_to_the_broker_that_is_chosen() -> None:
     leader, other = await cluster(2)
     halves = [Bundle(0, 1 << 31), Bundle(1 << 31, WHOLE.upper)]
     found = [
@@ -122,6 +132,18 @@ async def test_bundles_go_to_the_broker_with_the_fewest() -> None:
     assert found == [SERVE, Redirect(other.addresses, authoritative=True)]
     # The chosen one takes it, as the redirect says.
     assert await other.rule.find_of_bundle("public/default", halves[1], True, True) == SERVE
+
+
+@coroutine_test
+async def test_only_the_leader_plans_the_next_owner_of_a_bundle() -> None:
+    leader, other = await cluster(2)
+    assert await leader.rule.find(TOPIC, False) == SERVE
+    assert other.rule.plan("public/default", WHOLE, "gone:8080") is None
+    to_leader = Redirect(leader.addresses, authoritative=False)
+    assert other.rule.plan("public/default", WHOLE, other.id) == to_leader
+    assert leader.rule.plan("public/default", WHOLE, other.id) == SERVE
+    await leader.owned.release(BUNDLE)
+    assert await leader.rule.find(TOPIC, False) == Redirect(other.addresses, authoritative=True)
 
 
 @coroutine_test
@@ -242,15 +264,3 @@ async def test_a_broker_closes_the_topics_of_a_bundle_that_another_one_has_taken
     assert not leader.owned.is_owned(BUNDLE)
     owner = Redirect(other.addresses, authoritative=True, is_owner=True)
     assert await leader.rule.find(TOPIC, False) == owner
-
-
-def test_the_fewest_bundles_count_those_that_were_chosen_lately() -> None:
-    def report(name: str, *bundles: str) -> tuple[str, Report]:
-        return name, Report(name, {"bundles": list(bundles)})
-
-    reports: Mapping[str, Report] = dict([report("a", "t/n/1", "t/n/2"), report("b", "t/n/3")])
-    choose = FewestBundles()
-    assert choose(BundleName("t/n", "4"), reports) == "b"
-    chosen = [choose(BundleName("t/n", str(number)), reports) for number in range(4, 9)]
-    assert chosen == ["b", "a", "b", "a", "b"]
-    assert choose(BundleName("t/n", "9"), {}) is None

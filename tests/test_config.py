@@ -232,14 +232,14 @@ def test_keys_that_do_nothing_are_told_by_what_somebody_wants(tmp_path: Path) ->
     path = write(
         tmp_path,
         "functionsWorkerEnabled=false\nexposeTopicLevelMetric=true\nbrokerClient_x=1\n"
-        "loadBalancerEnabled=true\nloadBalancerSheddingEnabled=false\n",
+        "loadBalancerDebugModeEnabled=false\nloadBalancerTransferEnabled=false\n",
     )
     ignored = Config.load(path).ignored
-    assert list(ignored.at_default) == ["functionsWorkerEnabled", "loadBalancerEnabled"]
-    assert list(ignored.wanted) == ["brokerClient_x", "loadBalancerSheddingEnabled"]
+    assert list(ignored.at_default) == ["functionsWorkerEnabled", "loadBalancerDebugModeEnabled"]
+    assert list(ignored.wanted) == ["brokerClient_x", "loadBalancerTransferEnabled"]
     assert list(ignored.unknown) == ["exposeTopicLevelMetric"]
     # Whoever takes it back wants nothing more.
-    again = Config.load(path, overrides={"loadBalancerSheddingEnabled": "true"}).ignored
+    again = Config.load(path, overrides={"loadBalancerTransferEnabled": "true"}).ignored
     assert list(again.wanted) == ["brokerClient_x"]
 
 

@@ -16,10 +16,10 @@ from pyxbroker.base.compact_json import to_short_json
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.cluster import registry
 from pyxbroker.cluster.checks import StartRefused
+from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.registry import (
     AnotherBroker,
     BrokerRegistration,
-    broker_data,
     check_load_manager,
 )
 from pyxbroker.metadata import paths
@@ -47,7 +47,7 @@ def registration(
     started_ms: int = 1,
 ) -> BrokerRegistration:
     own = Addresses(f"pulsar://127.0.0.1:{binary}", f"http://127.0.0.1:{web}")
-    fields = broker_data(Listeners(own), "4.2.4", started_ms)
+    fields = starting_report(Listeners(own), "4.2.4", started_ms).fields()
     on_lost = [].append if lost is None else lost.append
     return BrokerRegistration(store, f"127.0.0.1:{web}", fields, on_lost)
 

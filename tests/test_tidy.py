@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "settings": {"base"},
     "metadata": {*GROUND},
     # Above the broker, which describes what it asks of a cluster by `broker/lookup.py`.
-    "cluster": {*GROUND, "road", "ledger", "metadata", "broker"},
+    "cluster": {*GROUND, "road", "ledger", "metadata", "broker", "settings", "stats"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},
@@ -55,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
-        *("broker", "web", "admin", "cluster", "auth"),
+        *("broker", "web", "admin", "cluster", "auth", "client"),
     },
     # The client knows nothing of a broker's inside: it may as well talk to another kind of broker.
     "client": {*GROUND, "road"},

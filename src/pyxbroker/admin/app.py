@@ -70,7 +70,7 @@ class Application:
         """The share of the machine that this process has used since the last call."""
         from pyxbroker.stats.load import Load
 
-        return Load()
+        return Load(nic_gbit=self.broker.config.loadBalancerOverrideBrokerNicSpeedGbps)
 
     async def answer(self, request: Request) -> Response:
         """Answer a request; exceptions become answers."""

@@ -19,6 +19,7 @@ from pyxbroker.web.errors import HttpError
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 BUNDLE = "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}"
+UNLOAD = BUNDLE + "/unload"
 QUOTAS = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
 LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 # Endpoints that every broker answers from metadata, as in Pulsar. HTTP lookups redirect by
@@ -38,12 +39,14 @@ ANSWERED_BY_ALL = frozenset(
 )
 OF_OWNED_BUNDLES = frozenset(
     {
-        ("PUT", BUNDLE + "/unload"),
+        ("PUT", UNLOAD),
         ("GET", BUNDLE + "/topicHashPositions"),
     }
 )
 """Endpoints that leave a bundle without an owner as it is."""
 AUTHORITATIVE = "authoritative"
+DESTINATION = "destinationBroker"
+"""The parameter that names the next owner of a bundle, which the leader takes out."""
 URL_SIGNS = "/%:@!$&'()*+,;=~?"  # characters that a request target may contain unescaped
 
 
@@ -65,6 +68,8 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
             bundle = bundles.parse(request.parameters["bundle"])
         except ValueError:
             return  # the endpoint refuses it or finds the bundle
+        if endpoint.path == UNLOAD and DESTINATION in request.query_string:
+            return  # the leader has to know first
         acquires = (endpoint.method, endpoint.path) not in OF_OWNED_BUNDLES
         await check_bundle(request, bundle, acquires)
 
@@ -90,16 +95,32 @@ async def check_bundle(request: Request, bundle: Bundle, acquires: bool = True) 
     _raise(request, await ownership.find_of_bundle(namespace, bundle, authoritative, acquires))
 
 
+async def check_destination(request: Request, bundle: Bundle, broker_id: str) -> None:
+    """Make a broker the next owner of a bundle. Raise HttpError 307 if another broker leads or owns
+    the bundle, 409 if the broker is not registered, and 412 while no leader is known.
+    """
+    ownership = request.app.broker.ownership
+    decision = ownership.plan(namespace_of(request), bundle, broker_id)
+    if decision is None:
+        raise HttpError(409, "Not allowed unload namespace bundle to inactive destination broker")
+    if isinstance(decision, Refuse):
+        raise HttpError(412, str(decision.error))
+    if isinstance(decision, Redirect):
+        raise redirection(request, decision, _other_fields(request, AUTHORITATIVE))
+    await check_bundle(request, bundle, acquires=False)
+
+
 def _raise(request: Request, decision: Decision) -> None:
     if isinstance(decision, Refuse):
         raise decision.error
     if isinstance(decision, Redirect):
-        fields = [
-            field
-            for field in request.query_string.split("&")
-            if field and field.partition("=")[0] != AUTHORITATIVE
-        ]
-        raise redirection(request, decision, fields)
+        raise redirection(request, decision, _other_fields(request, AUTHORITATIVE, DESTINATION))
+
+
+def _other_fields(request: Request, *names: str) -> list[str]:
+    """Return the encoded fields of the query, except some."""
+    fields = request.query_string.split("&")
+    return [each for each in fields if each and each.partition("=")[0] not in names]
 
 
 def redirection(request: Request, to: Redirect, fields: list[str]) -> HttpError:

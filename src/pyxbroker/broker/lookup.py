@@ -62,6 +62,13 @@ class Ownership(Protocol):
     ) -> None:
         """Close the topics of a bundle that this broker owns, with `close`, and own it no more."""
 
+    def plan(self, namespace: str, bundle: Bundle, broker_id: str) -> Decision | None:
+        """Make a broker the next owner of a bundle, which its present owner has to release.
+
+        Return Serve if this broker leads the cluster, or else the leader to ask, Refuse while none
+        is known. None: no such broker is registered.
+        """
+
     async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         """Return Serve if this broker owns the topic's bundle now.
 
@@ -85,6 +92,9 @@ class _ServeAll:
         self, namespace: str, bundle: Bundle, close: Callable[[], Awaitable[None]]
     ) -> None:
         await close()
+
+    def plan(self, namespace: str, bundle: Bundle, broker_id: str) -> Decision | None:
+        return None
 
     async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         return SERVE

@@ -7,12 +7,13 @@ the last known state stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.cluster.addresses import read_fields
+from pyxbroker.cluster.load_report import LocalBrokerData, report_of
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     GetResult,
@@ -33,13 +34,15 @@ class Report(NamedTuple):
     broker_id: str
     fields: Mapping[str, Any]
     """The fields of LocalBrokerData; empty if they cannot be read."""
+    load: LocalBrokerData
 
 
 class RegisteredBrokers:
-    """Follows the registrations."""
+    """Follows the registrations. `on_change` is called after each change of one."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.reports: Mapping[str, Report] = MappingProxyType({})
+        self.on_change: Callable[[], None] = lambda: None
         self._store = store
         self._values: dict[str, bytes] = {}
         self._changed = asyncio.Event()
@@ -97,7 +100,8 @@ class RegisteredBrokers:
                 if former is not None and self._values.get(name) == node.value:
                     reports[name] = former
                 else:
-                    reports[name] = Report(name, read_fields(node.value))
+                    fields = read_fields(node.value)
+                    reports[name] = Report(name, fields, report_of(fields))
                     self._values[name] = node.value
             elif node is not None:
                 raise node
@@ -105,3 +109,4 @@ class RegisteredBrokers:
         if reports.keys() != self.reports.keys():
             log.info("registered brokers", brokers=", ".join(reports) or "none")
         self.reports = MappingProxyType(reports)
+        self.on_change()

@@ -7,7 +7,7 @@ a leader each broker chooses.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from pyxbroker.base.bundles import Bundle, bundle_of
 from pyxbroker.base.errors import MetadataStoreError, PulsarError, ServiceNotReady, UnknownListener
@@ -26,7 +26,8 @@ ROUNDS_MAX = 4
 NOT_SERVED = Redirect(Addresses(), authoritative=False)
 
 Boundaries = Callable[[str], Awaitable[list[int]]]
-Choose = Callable[[BundleName, Mapping[str, Report]], str | None]
+Choose = Callable[[BundleName, str, bool], Awaitable[str | None]]
+Plan = Callable[[BundleName, str], None]
 
 
 class Refused(Exception):
@@ -40,7 +41,8 @@ class ClusterOwnership:
     """The ownership rule of one broker of a cluster (`Ownership` of broker/lookup.py).
 
     `boundaries` returns the boundaries of a namespace's bundles, and `choose` the broker for a
-    bundle without an owner.
+    bundle without an owner, apart from the broker in its second argument. The third one is False
+    for a bundle that is to have a non-persistent topic. `plan` makes the next choice.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ClusterOwnership:
         election: Election,
         brokers: RegisteredBrokers,
         choose: Choose,
+        plan: Plan,
     ) -> None:
         self._id = broker_id
         self._boundaries = boundaries
@@ -58,12 +61,14 @@ class ClusterOwnership:
         self._election = election
         self._brokers = brokers
         self._choose = choose
+        self._plan = plan
 
     # --- as broker/lookup.py describes ----------------------------------------------------------
 
     async def find(self, topic: TopicName, authoritative: bool, listener: str = "") -> Decision:
         bundle = await self._bundle_of(topic)
-        return await self._decide(self._find(bundle, authoritative, listener))
+        found = self._find(bundle, authoritative, listener, topic.is_persistent)
+        return await self._decide(found)
 
     async def find_of_bundle(
         self, namespace: str, bundle: Bundle, authoritative: bool, acquires: bool
@@ -89,6 +94,19 @@ class ClusterOwnership:
     ) -> None:
         await self._owned.release(BundleName(namespace, str(bundle)))
 
+    def plan(self, namespace: str, bundle: Bundle, broker_id: str) -> Decision | None:
+        reports = self._brokers.reports
+        if broker_id not in reports:
+            return None
+        if self._election.is_leader:
+            self._plan(BundleName(namespace, str(bundle)), broker_id)
+            return SERVE
+        leader = self._election.leader
+        report = None if leader is None else reports.get(leader.broker_id)
+        if report is None:
+            return Refuse(ServiceNotReady("The current leader is empty."))
+        return self._redirect(report, "", authoritative=False)
+
     # --- deciding -------------------------------------------------------------------------------
 
     async def _bundle_of(self, topic: TopicName) -> BundleName:
@@ -108,12 +126,14 @@ class ClusterOwnership:
         owner = await self._owned.find(bundle)
         return unowned if owner is None else self._decision(bundle, owner, "")
 
-    async def _find(self, bundle: BundleName, authoritative: bool, listener: str) -> Decision:
+    async def _find(
+        self, bundle: BundleName, authoritative: bool, listener: str, is_persistent: bool = True
+    ) -> Decision:
         for _ in range(ROUNDS_MAX):
             owner = await self._owned.find(bundle)
             if owner is None:
                 if not authoritative or self._owned.is_closing:
-                    other = await self._place(bundle, listener)
+                    other = await self._place(bundle, listener, is_persistent)
                     if other is not None:
                         return other
                 owner = await self._owned.acquire(bundle)
@@ -132,7 +152,9 @@ class ClusterOwnership:
             raise _unknown(listener)
         return Redirect(urls, self._election.is_leader, is_owner=True)
 
-    async def _place(self, bundle: BundleName, listener: str) -> Redirect | None:
+    async def _place(
+        self, bundle: BundleName, listener: str, is_persistent: bool
+    ) -> Redirect | None:
         """Return the broker that takes a bundle, or that chooses its owner; None for this one."""
         if not self._election.is_leader:
             leader = await self._election.wait_leader(ELECTION_TIMEOUT_S)
@@ -140,12 +162,11 @@ class ClusterOwnership:
                 report = self._brokers.reports.get(leader.broker_id)
                 if report is not None:
                     return self._redirect(report, listener, authoritative=False)
-        reports = self._brokers.reports
-        if self._owned.is_closing:
-            reports = {name: each for name, each in reports.items() if name != self._id}
-        chosen = self._choose(bundle, reports)
+        excluded = self._id if self._owned.is_closing else ""
+        chosen = await self._choose(bundle, excluded, is_persistent)
         if chosen == self._id:
             return None
+        reports = self._brokers.reports
         if chosen is None or chosen not in reports:
             raise Refused(MetadataStoreError("No available broker found."))
         return self._redirect(reports[chosen], listener, authoritative=True)
@@ -160,34 +181,3 @@ class ClusterOwnership:
 
 def _unknown(listener: str) -> Refused:
     return Refused(UnknownListener(f"the broker do not have {listener} listener"))
-
-
-class FewestBundles:
-    """Chooses the broker with the fewest bundles, counting those that it chose before the broker
-    reported them.
-    """
-
-    def __init__(self) -> None:
-        self._chosen: dict[BundleName, str] = {}
-
-    def __call__(self, bundle: BundleName, reports: Mapping[str, Report]) -> str | None:
-        """Return the id of a broker; None if none is registered."""
-        self._chosen.pop(bundle, None)
-        counts = dict.fromkeys(reports, 0)
-        reported = {
-            name: name_of
-            for name_of, report in reports.items()
-            for name in report.fields.get("bundles") or ()
-        }
-        for chosen, name_of in list(self._chosen.items()):
-            if str(chosen) in reported or name_of not in counts:
-                del self._chosen[chosen]
-            else:
-                counts[name_of] += 1
-        for name_of in reported.values():
-            counts[name_of] += 1
-        if not counts:
-            return None
-        best = min(counts, key=lambda name_of: (counts[name_of], name_of))
-        self._chosen[bundle] = best
-        return best

@@ -14,15 +14,8 @@ from typing import Any
 
 from pyxbroker.base.compact_json import to_short_json
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.listeners import Addresses, Listeners
-from pyxbroker.cluster.addresses import (
-    LISTENERS,
-    OF_BROKER,
-    addresses_of,
-    fields_of,
-    listener_fields,
-    read_fields,
-)
+from pyxbroker.broker.listeners import Addresses
+from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, read_fields
 from pyxbroker.cluster.checks import StartRefused
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import LockBusy, ResourceLock
@@ -35,11 +28,10 @@ from pyxbroker.metadata.store import (
     Unavailable,
     Unsubscribe,
 )
+from pyxbroker.settings.sections.cluster import MODULAR
 
 log = get_logger("pyxbroker.cluster")
 
-MODULAR = "ModularLoadManagerImpl"
-MODULAR_CLASS = f"org.apache.pulsar.broker.loadbalance.impl.{MODULAR}"
 STARTED = "startTimestamp"
 POLL_S = 0.5
 PROBE_TIMEOUT_S = 2.0
@@ -55,37 +47,11 @@ class AnotherBroker(StartRefused):
 
 def check_load_manager(name: str) -> None:
     """Raise StartRefused for a class by which this broker cannot share bundles."""
-    if name.rpartition(".")[2] != MODULAR:
+    if name.rpartition(".")[2] != MODULAR.rpartition(".")[2]:
         raise StartRefused(
             f"loadManagerClassName is {name!r}: a broker of a cluster shares its bundles only by"
-            f" {MODULAR_CLASS}. All brokers of a cluster need the same class."
+            f" {MODULAR}. All brokers of a cluster need the same class."
         )
-
-
-def broker_data(listeners: Listeners, version: str, started_ms: int) -> dict[str, Any]:
-    """Return the LocalBrokerData of a broker without load."""
-    loads = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
-    rates = ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
-    counts = ("numTopics", "numBundles", "numConsumers", "numProducers")
-    return {
-        **fields_of(listeners.own, OF_BROKER),
-        "persistentTopicsEnabled": True,
-        "nonPersistentTopicsEnabled": True,
-        **{name: {"usage": 0.0, "limit": 0.0} for name in loads},
-        **dict.fromkeys(rates, 0.0),
-        "lastUpdate": started_ms,
-        "lastStats": {},
-        **dict.fromkeys(counts, 0),
-        "bundles": [],
-        "lastBundleGains": [],
-        "lastBundleLosses": [],
-        "brokerVersionString": version,
-        "protocols": {},
-        LISTENERS: listener_fields(listeners),
-        "loadManagerClassName": MODULAR_CLASS,
-        STARTED: started_ms,
-        "loadReportType": "LocalBrokerData",
-    }
 
 
 class BrokerRegistration:

@@ -20,6 +20,7 @@ LEDGER_ID_MAX = 2**63 - 1
 CONFIGURATION = "/admin/configuration"
 BOOKIE_RACKS = "/bookies"
 BROKERS = "/loadbalance/brokers"
+BROKER_AVERAGES = "/loadbalance/broker-time-average"
 LEADER = "/loadbalance/leader"
 OWNERS = "/namespace"
 MIGRATION_PARTICIPANT_PREFIX = "/pulsar/migration-coordinator/participants/id-"
@@ -131,6 +132,16 @@ def broker(broker_id: str) -> str:
 def bundle_owners(namespace: str) -> str:
     """Return the parent of the nodes by which brokers own the bundles of a namespace."""
     return f"{OWNERS}/{namespace}"
+
+
+def broker_averages(broker_id: str) -> str:
+    """Return the path of the average load of a broker."""
+    return f"{BROKER_AVERAGES}/{broker_id}"
+
+
+def bundle_data(bundle: str) -> str:
+    """Return the path of the average load of a bundle, `tenant/namespace/range`."""
+    return f"/loadbalance/bundle-data/{bundle}"
 
 
 def bundle_owner(namespace: str, bundle: str) -> str:

@@ -104,6 +104,7 @@ class ClusterBroker:
         await parts.serve_ports(broker, self._ports)
         self._waits_for = None
         self._loop_watch = parts.watch_loop(broker.connections.turn)
+        self._member.load_manager.work()
         broker.repeat("bookies", PROBE_INTERVAL_S, self._storage.probe)
         if broker.garbage is not None:
             interval_s = config.ledgerGarbageCollectionIntervalInSeconds

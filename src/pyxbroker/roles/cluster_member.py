@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING
 from pyxbroker.base import bundles
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.listeners import Addresses
+from pyxbroker.client.admin import AdminClient
+from pyxbroker.client.errors import ClientError
+from pyxbroker.client.settings import ClientSettings
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
-from pyxbroker.cluster.lookup import ClusterOwnership, FewestBundles
+from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
+from pyxbroker.cluster.load_report import starting_report
+from pyxbroker.cluster.lookup import ClusterOwnership
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
-from pyxbroker.cluster.registry import BrokerRegistration, broker_data, check_load_manager
+from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.stats.load import Load
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
@@ -30,6 +37,8 @@ log = get_logger("pyxbroker.cluster")
 PULSAR_VERSION = "4.2.4"
 """The version that this broker registers: other brokers compare versions."""
 RESIGN_TIMEOUT_S = 1.0
+REQUEST_MARGIN_S = 10.0
+"""Time for a request to a broker, in addition to that for closing the topics of a bundle."""
 
 
 class ClusterMember:
@@ -38,8 +47,10 @@ class ClusterMember:
     def __init__(self, broker: Broker, metadata: MetadataStore) -> None:
         self.broker = broker
         self._metadata = metadata
-        fields = broker_data(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
-        self.registration = BrokerRegistration(metadata, broker.broker_id, fields, broker.fail)
+        report = starting_report(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
+        self.registration = BrokerRegistration(
+            metadata, broker.broker_id, report.fields(), broker.fail
+        )
         self.brokers = RegisteredBrokers(metadata)
         self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
         url = broker.addresses.web_url or broker.addresses.web_url_tls
@@ -47,6 +58,11 @@ class ClusterMember:
         boundaries = broker.namespaces.boundaries
         self.duties = Duties(metadata, boundaries, self.owned, self.election)
         self._taking_back: asyncio.Task[None] | None = None
+        self.load_manager = LoadManager(
+            *(broker, self.brokers, self.owned, self.election, self.registration, report),
+            Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
+            self._put,
+        )
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -64,13 +80,15 @@ class ClusterMember:
         await self.brokers.start()
         self.owned.start()
         self.election.start()
+        await self.load_manager.start()
         broker.ownership = ClusterOwnership(
             broker.broker_id,
             broker.namespaces.boundaries,
             self.owned,
             self.election,
             self.brokers,
-            FewestBundles(),
+            self.load_manager.choose,
+            self.load_manager.plan,
         )
         broker.topics.loader.check_served = broker.check_served
         broker.topics.sweep.bundles = self.duties.bundles
@@ -90,6 +108,7 @@ class ClusterMember:
             self._taking_back.cancel()
         await self.owned.close()
         await self.brokers.close()
+        self.load_manager.close()
         await self.registration.release()
 
     async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
@@ -101,3 +120,15 @@ class ClusterMember:
         """Notify the clients of closed topics, whose bundle is without an owner now."""
         for topic in topics:
             topic.send_notices()
+
+    async def _put(self, to: Addresses, path: str) -> None:
+        """Send a PUT request to a broker. Raises OwnerFailed."""
+        unload_s = self.broker.config.namespaceBundleUnloadingTimeoutMs / 1000
+        settings = ClientSettings(
+            to.web_url or to.web_url_tls, operation_timeout_s=unload_s + REQUEST_MARGIN_S
+        )
+        try:
+            async with AdminClient(settings) as admin:
+                await admin.put(path)
+        except ClientError as error:
+            raise OwnerFailed(str(error)) from error

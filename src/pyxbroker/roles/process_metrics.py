@@ -127,9 +127,10 @@ class ProcessMetrics:
         waiting_bytes, paused = await broker.connection_load()
         bundles: dict[str, dict[str, int | float]] = {}
         if self.config.exposeBundlesMetricsInPrometheus:
-            from pyxbroker.admin.resources.broker_stats import stats_by_bundle
+            from pyxbroker.cluster.measured_load import stats_by_bundle
 
-            bundles = await stats_by_bundle(broker)
+            found = await stats_by_bundle(topics.registry, broker.namespaces.bundles)
+            bundles = {name: each.fields() for name, each in found.items()}
         numbers = {
             "connections": broker.connection_count,
             "connections_opened": broker.connections_opened,

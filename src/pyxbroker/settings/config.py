@@ -25,6 +25,7 @@ from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
 from pyxbroker.settings.sections.general import General
 from pyxbroker.settings.sections.limits import Limits
+from pyxbroker.settings.sections.load_balancing import LoadBalancing
 from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
@@ -79,6 +80,7 @@ class Config(
     BookKeeper,
     Placement,
     SeveralBrokers,
+    LoadBalancing,
     Storage,
     Metrics,
 ):
@@ -242,7 +244,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, BookKeeper, Placement, SeveralBrokers, Storage, Metrics),
+        *(ManagedLedger, BookKeeper, Placement, SeveralBrokers, LoadBalancing, Storage, Metrics),
     )
 }
 

@@ -83,7 +83,7 @@ async def get_owned(request: Request) -> Response:
     """Return the bundles with open topics on a broker, with Pulsar's NamespaceOwnershipStatus."""
     _check_here(request, request.parameters["brokerId"])
     broker = request.app.broker
-    served = await topics_by_bundle(broker.topics.registry, broker.namespaces)
+    served = await topics_by_bundle(broker.topics.registry, broker.namespaces.bundles)
     return Response.json({f"{namespace}/{bundle}": OWNED for namespace, bundle in served})
 
 
