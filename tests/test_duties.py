@@ -6,7 +6,8 @@ import itertools
 
 from metadata_backends import coroutine_test
 from one_bookie import until
-from pyxbroker.base.bundles import WHOLE, Bundle, halves
+from pyxbroker.base.bundles import WHOLE, Bundle
+from pyxbroker.cluster import splitting
 from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership, Owner
@@ -14,7 +15,7 @@ from pyxbroker.metadata.memory import MemoryStore
 
 NUMBERS = itertools.count()
 NAMESPACE = "public/default"
-HALF = halves(WHOLE)[0]
+HALF = splitting.halves(WHOLE)[0]
 LOWER, UPPER = Bundle(WHOLE.lower, HALF), Bundle(HALF, WHOLE.upper)
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from one_bookie import Node, append, until
 from one_broker import TOPIC, Broker, run
-from pyxbroker.base.bundles import WHOLE, Bundle, halves
+from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import sweep
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.sweep import due_ms
+from pyxbroker.cluster import splitting
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
@@ -107,7 +108,7 @@ def test_only_topics_of_the_bundles_of_this_broker_are_checked(tmp_path: Path) -
     async def scenario(broker: Broker) -> None:
         topic = await closed_topic(broker, b"x")
         await set_policies(broker, message_ttl_in_seconds=600)
-        half = halves(WHOLE)[0]
+        half = splitting.halves(WHOLE)[0]
         lower, upper = Bundle(WHOLE.lower, half), Bundle(half, WHOLE.upper)
         own, other = (lower, upper) if topic.name in lower else (upper, lower)
         checked: tuple[Bundle, ...] = (other,)
