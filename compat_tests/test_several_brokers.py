@@ -16,7 +16,10 @@ from urllib.parse import urlsplit
 
 import pulsar
 import pytest
+from harness import wire
 from harness.brokers import ClusterBroker
+from harness.raw import RawConnection
+from pulsar.schema import Integer, JsonSchema, Record
 
 from compat_tests.clusters import CLUSTER, Cluster
 from compat_tests.conftest import official_client
@@ -25,9 +28,13 @@ from compat_tests.messages import payload, receive
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 
 SESSION_S = 4.0
-SETTINGS = {"metadataStoreSessionTimeoutMillis": str(round(SESSION_S * 1000))}
+SETTINGS = {
+    "metadataStoreSessionTimeoutMillis": str(round(SESSION_S * 1000)),
+    "forceDeleteNamespaceAllowed": "true",
+}
 TOPICS = [f"persistent://public/default/t{number}" for number in range(16)]
 PATIENCE_S = 30.0
+SEEN_WITHIN_S = 3.0  # a second, and some for a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +72,8 @@ def get(
     for _ in range(4):
         connection = http.client.HTTPConnection(host, port, timeout=60)
         with contextlib.closing(connection):
-            data = None if body is None else json.dumps(body)
-            connection.request(method, target, data, {"Content-Type": "application/json"})
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method, target, "" if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
             text = answer.read().decode()
         if answer.status != 307:
@@ -75,6 +82,13 @@ def get(
         assert there.hostname is not None and there.port is not None
         host, port, target = there.hostname, there.port, f"{there.path}?{there.query}"
     raise AssertionError(f"{target} is redirected without end")
+
+
+def ask(broker: ClusterBroker, target: str, method: str = "GET", body: Any = None) -> Any:
+    """Return the JSON of the answer to a request, which must succeed."""
+    status, text = get(broker, target, method, body)
+    assert status < 300, f"{method} {target}: {status} {text}"
+    return json.loads(text) if text else None
 
 
 def owner(broker: ClusterBroker, topic: str) -> str:
@@ -226,6 +240,234 @@ def test_any_broker_names_the_owner_and_leads_clients_to_it(pair: list[ClusterBr
         assert counts == [200, 200]
     for each in clients:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def namespace(pair: list[ClusterBroker]) -> str:
+    """A namespace that one broker creates in a tenant that the other one creates."""
+    first, second = pair
+    ask(first, "/admin/v2/tenants/seen", "PUT", {"allowedClusters": [CLUSTER]})
+    ask(second, "/admin/v2/namespaces/seen/ns", "PUT", {"bundles": {"numBundles": 8}})
+    return "seen/ns"
+
+
+def named(broker: ClusterBroker, namespace: str, url: str, prefix: str) -> str:
+    """Return the name of a topic that the broker with the given URL owns."""
+    names = (f"persistent://{namespace}/{prefix}-{number}" for number in range(64))
+    return next(name for name in names if owner(broker, name) == url)
+
+
+def seen(check: Callable[[], Any]) -> None:
+    """Wait until a change at another broker is seen: it may take about a second."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class ListWatcher:
+    """A client at one broker that watches the topics of a namespace."""
+
+    def __init__(self, broker: ClusterBroker, namespace: str) -> None:
+        self._connection = RawConnection(broker.port)
+        request = {1: 1, 2: 1, 3: namespace, 4: f"persistent://{namespace}/.*"}
+        self._connection.command(wire.WATCH_TOPIC_LIST, request)
+        answer = self._connection.expect(wire.WATCH_TOPIC_LIST_SUCCESS)
+        self._names = {bytes(each).decode() for each in answer.fields.get(3, [])}
+
+    def names(self) -> set[str]:
+        """Return the names after the notifications that have arrived."""
+        with contextlib.suppress(TimeoutError):
+            update = self._connection.wait_for(wire.WATCH_TOPIC_UPDATE, 0.05)
+            self._names |= {bytes(each).decode() for each in update.fields.get(2, [])}
+            self._names -= {bytes(each).decode() for each in update.fields.get(3, [])}
+        return self._names
+
+    def close(self) -> None:
+        self._connection.socket.close()
+
+
+class Other(Record):  # type: ignore[misc]
+    """A schema that is not compatible with a text."""
+
+    number = Integer()
+
+
+def admits_second_producer(client: pulsar.Client, topic: str) -> bool:
+    producer = client.create_producer(topic)
+    try:
+        client.create_producer(topic).close()
+    except pulsar.ProducerBusy:
+        return False
+    finally:
+        producer.close()
+    return True
+
+
+def test_brokers_apply_the_policies_that_another_one_sets(
+    pair: list[ClusterBroker], namespace: str
+) -> None:
+    policies = f"/admin/v2/namespaces/{namespace}"
+    topics = [named(pair[0], namespace, each.url, "policies") for each in pair]
+    with contextlib.closing(official_client(pair[0].url)) as client:
+        for topic in topics:
+            assert admits_second_producer(client, topic)
+        for setting, changing in ((1, pair[0]), (0, pair[1])):
+            ask(changing, f"{policies}/maxProducersPerTopic", "POST", setting)
+            for topic in topics:
+                wanted = setting == 0
+                seen(lambda t=topic, w=wanted: admits_second_producer(client, t) is w)
+        # One broker owns the system topic with the policies of topics.
+        for topic in topics:
+            for changing in pair:
+                ask(changing, f"/admin/v2/{path_of(topic)}/maxProducers", "POST", 1)
+                seen(lambda topic=topic: not admits_second_producer(client, topic))
+                ask(changing, f"/admin/v2/{path_of(topic)}/maxProducers", "DELETE")
+                seen(lambda topic=topic: admits_second_producer(client, topic))
+    # The policies of a deleted topic are those of no new topic with its name.
+    for topic in topics:
+        ask(pair[0], f"/admin/v2/{path_of(topic)}/maxProducers", "POST", 1)
+        ask(pair[1], f"/admin/v2/{path_of(topic)}?force=true", "DELETE")
+        ask(pair[1], f"/admin/v2/{path_of(topic)}", "PUT")
+        assert ask(pair[0], f"/admin/v2/{path_of(topic)}/maxProducers") is None
+
+
+def test_brokers_see_what_another_one_changes(pair: list[ClusterBroker], namespace: str) -> None:
+    first, second = pair
+    ask(
+        first, "/admin/v2/tenants/seen", "POST", {"adminRoles": ["x"], "allowedClusters": [CLUSTER]}
+    )
+    seen(lambda: ask(second, "/admin/v2/tenants/seen")["adminRoles"] == ["x"])
+
+    permissions = f"/admin/v2/namespaces/{namespace}/permissions"
+    ask(first, f"{permissions}/role", "POST", ["produce"])
+    seen(lambda: ask(second, permissions) == {"role": ["produce"]})
+    ask(second, f"{permissions}/role", "DELETE")
+    seen(lambda: ask(first, permissions) == {})
+
+    setting = "/admin/v2/brokers/configuration/maxPublishRatePerTopicInMessages"
+    runtime = "/admin/v2/brokers/configuration/runtime"
+    name = setting.rpartition("/")[2]
+    ask(first, f"{setting}/17", "POST")
+    seen(lambda: ask(second, runtime)[name] == "17")
+    ask(second, setting, "DELETE")
+    seen(lambda: ask(first, runtime)[name] == "0")
+
+    whole = f"/admin/v2/persistent/{namespace}/grows"
+    ask(first, f"{whole}/partitions", "PUT", 2)
+    with contextlib.closing(official_client(second.url)) as client:
+        topic = f"persistent://{namespace}/grows"
+        assert len(client.get_topic_partitions(topic)) == 2
+        client.subscribe(topic, "s").close()
+        ask(first, f"{whole}/partitions", "POST", 8)
+        seen(lambda: len(client.get_topic_partitions(topic)) == 8)
+        stats = ask(second, f"{whole}/partitioned-stats")
+        assert [list(each["subscriptions"]) for each in stats["partitions"].values()] == [["s"]] * 8
+
+        # Partitions share the schema of their topic.
+        schema = {"type": "STRING", "schema": "", "properties": {}}
+        ask(first, f"/admin/v2/schemas/{namespace}/grows/schema", "POST", schema)
+        assert ask(second, f"/admin/v2/schemas/{namespace}/grows/schema")["type"] == "STRING"
+        for index in range(8):
+            with pytest.raises(pulsar.IncompatibleSchema):
+                client.create_producer(f"{topic}-partition-{index}", schema=JsonSchema(Other))
+
+        topics = [named(first, namespace, each.url, "listed") for each in pair]
+        watchers = [ListWatcher(each, namespace) for each in pair]
+        for one in topics:
+            client.create_producer(one).close()
+            for each in watchers:
+                seen(lambda each=each, one=one: one in each.names())
+        for one in topics:
+            ask(first, f"/admin/v2/{path_of(one)}", "DELETE")
+            for each in watchers:
+                seen(lambda each=each, one=one: one not in each.names())
+            assert get(second, f"/admin/v2/{path_of(one)}/stats")[0] == 404
+        for each in watchers:
+            each.close()
+
+
+def test_any_broker_works_on_partitions_and_bundles_of_all(
+    pair: list[ClusterBroker], namespace: str
+) -> None:
+    whole, name = f"/admin/v2/persistent/{namespace}/spread", f"persistent://{namespace}/spread"
+    first, second = pair
+    ask(first, f"{whole}/partitions", "PUT", 8)
+    partitions = [f"{name}-partition-{index}" for index in range(8)]
+    assert {owner(first, each) for each in partitions} == {each.url for each in pair}
+    ask(second, f"{whole}/subscription/s", "PUT", "earliest")
+    assert get(first, f"{whole}/subscription/s", "PUT", "earliest")[0] == 409
+    with contextlib.closing(official_client(second.url)) as client:
+        producer = client.create_producer(name, batching_enabled=False)
+
+        def send() -> None:
+            for number in range(16):
+                producer.send(payload(number))
+
+        def backlog(broker: ClusterBroker) -> int:
+            stats = ask(broker, f"{whole}/partitioned-stats")
+            assert len(stats["partitions"]) == 8
+            return int(stats["subscriptions"]["s"]["msgBacklog"])
+
+        send()
+        assert [backlog(each) for each in pair] == [16, 16]
+        assert len(ask(first, f"{whole}/partitioned-internalStats")["partitions"]) == 8
+        assert ask(first, f"{whole}/subscriptions") == ["s"]
+        assert get(first, f"{whole}/subscription/none/skip_all", "POST")[0] == 404
+        ask(first, f"{whole}/subscription/s/skip_all", "POST")
+        assert [backlog(each) for each in pair] == [0, 0]
+        ask(second, f"{whole}/subscription/s/resetcursor/0", "POST")
+        assert [backlog(each) for each in pair] == [16, 16]
+        time.sleep(1.1)
+        ask(first, f"{whole}/subscription/s/expireMessages/1", "POST")
+        assert [backlog(each) for each in pair] == [0, 0]
+        send()
+        ask(second, f"/admin/v2/namespaces/{namespace}/clearBacklog", "POST")
+        assert [backlog(each) for each in pair] == [0, 0]
+        ask(first, f"{whole}/unload", "PUT")
+        ask(first, f"/admin/v2/namespaces/{namespace}/unload", "PUT")
+        send()
+        assert [backlog(each) for each in pair] == [16, 16]
+
+        passing = [f"non-persistent://{namespace}/p-{number}" for number in range(16)]
+        for each in passing:
+            client.create_producer(each)
+        assert len({owner(first, each) for each in passing}) == 2
+        for broker in pair:
+            listed = ask(broker, f"/admin/v2/non-persistent/{namespace}")
+            assert sorted(listed) == sorted(passing)
+
+        ask(second, f"{whole}/subscription/s", "DELETE")
+        assert ask(first, f"{whole}/subscriptions") == []
+        status, text = get(first, f"{whole}/partitions", "DELETE")
+        assert status == 412, text  # the producer is connected
+        producer.close()
+        assert len(ask(first, f"{whole}/terminate/partitions", "POST")) == 8
+    ask(first, f"{whole}/partitions", "DELETE")
+    assert get(second, f"{whole}/partitioned-stats")[0] == 404
+    assert not [
+        each for each in ask(second, f"/admin/v2/persistent/{namespace}") if "spread" in each
+    ]
+    ask(second, f"/admin/v2/namespaces/{namespace}?force=true", "DELETE")
+    assert get(first, f"/admin/v2/namespaces/{namespace}")[0] == 404
+
+
+def test_any_broker_names_the_brokers_of_the_cluster(pair: list[ClusterBroker]) -> None:
+    ids = {f"{each.host}:{each.web_port}" for each in pair}
+    leaders = set()
+    owned = []
+    for each in pair:
+        assert set(ask(each, f"/admin/v2/brokers/{CLUSTER}")) == ids
+        assert set(ask(each, "/admin/v2/brokers")) == ids
+        leaders.add(ask(each, "/admin/v2/brokers/leaderBroker")["brokerId"])
+        for one in ids:
+            assert get(each, f"/admin/v2/brokers/health?brokerId={one}") == (200, "ok")
+        found = [ask(each, f"/admin/v2/brokers/{CLUSTER}/{one}/ownedNamespaces") for one in ids]
+        owned.append([set(bundles) for bundles in found])
+        assert get(each, "/admin/v2/brokers/health?brokerId=none:1")[0] == 404
+    assert len(leaders) == 1 and leaders < ids
+    assert owned[0] == owned[1]
+    assert owned[0][0] and owned[0][1] and not owned[0][0] & owned[0][1]
 
 
 def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:

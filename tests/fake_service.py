@@ -168,6 +168,7 @@ class FakeService:
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
         self.ownership = SERVE_ALL
+        self.peers = self.cluster = None
         self.looked_up: list[str] = []
         self.clock: Callable[[], float] = time.monotonic
 

@@ -267,8 +267,8 @@ def test_the_tls_switch_of_old_files_needs_a_port_for_tls(tmp_path: Path) -> Non
 
 
 def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:
-    config = Config.load(write(tmp_path, "brokerClientAuthenticationPlugin=x\n"))
-    assert list(config.ignored.wanted) == ["brokerClientAuthenticationPlugin"]
+    config = Config.load(write(tmp_path, "brokerClientSslProvider=x\n"))
+    assert list(config.ignored.wanted) == ["brokerClientSslProvider"]
 
 
 @pytest.mark.parametrize("address", ["a b", "http://a", "a:1/x", "me@a", "a,b", "a\nb"])

@@ -33,7 +33,8 @@ ARROWS: dict[str, set[str]] = {
     "settings": {"base"},
     "metadata": {*GROUND},
     # Above the broker, which describes what it asks of a cluster by `broker/lookup.py`.
-    "cluster": {*GROUND, "road", "ledger", "metadata", "broker", "settings", "stats"},
+    # It asks the other brokers as a client does.
+    "cluster": {*GROUND, "road", "ledger", "metadata", "settings", "stats", "broker", "client"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},

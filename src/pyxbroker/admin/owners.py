@@ -5,6 +5,7 @@ Every endpoint with a topic or a bundle in its path redirects, except those in A
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from pyxbroker.admin.request import Request
@@ -13,6 +14,7 @@ from pyxbroker.auth.authorization import Resource
 from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Decision, Redirect, Refuse
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.errors import HttpError
@@ -128,11 +130,23 @@ def redirection(request: Request, to: Redirect, fields: list[str]) -> HttpError:
 
     Returns a 412 if that broker has no port for the request's scheme.
     """
-    url = to.urls.web_url_tls if request.is_tls else to.urls.web_url
+    authoritative = f"{AUTHORITATIVE}={str(to.authoritative).lower()}"
+    return redirection_to(request, to.urls, [*fields, authoritative])
+
+
+def redirection_to(
+    request: Request, addresses: Addresses, fields: Sequence[str] | None = None
+) -> HttpError:
+    """Return a 307 to the same path of another broker with the given encoded query fields, by
+    default those of the request.
+
+    Returns a 412 if that broker has no port for the request's scheme.
+    """
+    url = addresses.web_url_tls if request.is_tls else addresses.web_url
     if not url:
         return HttpError(412, "Redirected cluster's service url is not configured.")
-    query = "&".join((*fields, f"{AUTHORITATIVE}={str(to.authoritative).lower()}"))
-    location = url + quote(f"{request.path}?{query}", safe=URL_SIGNS)
+    query = request.query_string if fields is None else "&".join(fields)
+    location = url + quote(request.path + (f"?{query}" if query else ""), safe=URL_SIGNS)
     return HttpError(307, f"Another broker answers this: {url}", [("Location", location)])
 
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
+    from pyxbroker.broker.peers import ClusterView, Peers
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights, Watcher
     from pyxbroker.broker.statistics.stats import TopicStats
@@ -186,6 +187,9 @@ class Broker:
         """Authenticates clients; None admits all."""
         self.entry_cache: EntryCache | None = None  # for bookies in other processes
         self.garbage: GarbageLedgers | None = None  # likewise
+        self.peers: Peers | None = None
+        """The requests to the other brokers of the cluster; None in a broker without a cluster."""
+        self.cluster: ClusterView | None = None  # likewise
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()

@@ -248,9 +248,7 @@ class Namespaces:
                     paths.partitioned_topic(name, topic.local_name, topic.domain)
                 )
 
-        async def delete(topic: TopicName) -> None:
-            await self._topics.deletion.delete_by_name(topic, force=True)
-
+        delete = self._topics.deletion.delete_anywhere
         for is_system in (False, True):
             for look, work in (
                 (self.partitioned_names, delete_partitioned),

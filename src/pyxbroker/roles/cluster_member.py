@@ -16,7 +16,7 @@ from pyxbroker.broker.listeners import Addresses
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import ClientError
 from pyxbroker.client.settings import ClientSettings
-from pyxbroker.cluster.addresses import owner_value
+from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
@@ -24,7 +24,9 @@ from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
 from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.peers import ClusterPeers
 from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
+from pyxbroker.cluster.topics_elsewhere import ClusterTopics
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.stats.load import Load
@@ -51,7 +53,7 @@ class ClusterMember:
         self.registration = BrokerRegistration(
             metadata, broker.broker_id, report.fields(), broker.fail
         )
-        self.brokers = RegisteredBrokers(metadata)
+        self.registered = RegisteredBrokers(metadata)
         self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
         url = broker.addresses.web_url or broker.addresses.web_url_tls
         self.election = Election(metadata, Leader(broker.broker_id, url))
@@ -59,10 +61,11 @@ class ClusterMember:
         self.duties = Duties(metadata, boundaries, self.owned, self.election)
         self._taking_back: asyncio.Task[None] | None = None
         self.load_manager = LoadManager(
-            *(broker, self.brokers, self.owned, self.election, self.registration, report),
+            *(broker, self.registered, self.owned, self.election, self.registration, report),
             Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
             self._put,
         )
+        self.peers = ClusterPeers(broker.config, broker.addresses)
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -77,7 +80,7 @@ class ClusterMember:
         # A migration of the metadata to another store waits for all participants. This broker does
         # not take part in one, so its node makes the migration fail instead of passing it by.
         await metadata.put(paths.MIGRATION_PARTICIPANT_PREFIX, b"", ephemeral=True, sequential=True)
-        await self.brokers.start()
+        await self.registered.start()
         self.owned.start()
         self.election.start()
         await self.load_manager.start()
@@ -86,14 +89,33 @@ class ClusterMember:
             broker.namespaces.boundaries,
             self.owned,
             self.election,
-            self.brokers,
+            self.registered,
             self.load_manager.choose,
             self.load_manager.plan,
         )
         broker.topics.loader.check_served = broker.check_served
         broker.topics.sweep.bundles = self.duties.bundles
+        if broker.topics.policies.has_records:
+            broker.topics.policies.records.publish_elsewhere = self.peers.publish
+        broker.topics.deletion.elsewhere = ClusterTopics(broker.ownership, self.peers)
+        broker.peers = self.peers
+        broker.cluster = self
         await self.registration.acquire()
         self._taking_back = asyncio.ensure_future(self.owned.take_back())
+
+    # --- as ClusterView (broker/peers.py) describes ---------------------------------------------
+
+    def brokers(self) -> dict[str, Addresses]:
+        found = self.registered.reports.items()
+        return {name: addresses_of(report.fields, OF_BROKER) for name, report in found}
+
+    def leader(self) -> Leader | None:
+        return self.election.leader
+
+    def owned_bundles(self) -> list[tuple[str, str]]:
+        return [(each.namespace, each.range) for each in self.owned.owned()]
+
+    # --- the end --------------------------------------------------------------------------------
 
     async def leave(self) -> None:
         """Give up all bundles, one after the other; other brokers take them."""
@@ -102,12 +124,13 @@ class ClusterMember:
 
     async def close(self) -> None:
         """End what is bound to the session."""
+        self.peers.close()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
         if self._taking_back is not None:
             self._taking_back.cancel()
         await self.owned.close()
-        await self.brokers.close()
+        await self.registered.close()
         self.load_manager.close()
         await self.registration.release()
 

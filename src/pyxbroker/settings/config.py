@@ -251,6 +251,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
 # Never shown, not even as a changed setting: passwords, and values that may hold a key itself.
 SECRET = frozenset(
     """
-    managedLedgerPassword tokenSecretKey basicAuthConf tlsKeyStorePassword tlsTrustStorePassword
+    basicAuthConf brokerClientAuthenticationParameters managedLedgerPassword tlsKeyStorePassword
+    tlsTrustStorePassword tokenSecretKey
     """.split()
 )

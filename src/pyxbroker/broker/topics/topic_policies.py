@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from pyxbroker.base.errors import (
@@ -52,6 +52,7 @@ POLL_S = 1.0
 """Time between two reads of a topic of change events that another broker serves."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
+PublishElsewhere = Callable[[TopicName, str, bytes | None, tuple[str, ...]], Awaitable[None]]
 
 
 class TopicOpener(Protocol):
@@ -124,6 +125,9 @@ class TopicPolicies:
         self._tasks: set[asyncio.Task[None]] = set()
         self._can_read = False  # the Avro library is imported
         self._polling: asyncio.Task[None] | None = None
+        self.publish_elsewhere: PublishElsewhere | None = None
+        """A function that publishes to a topic of change events which another broker serves; None
+        if this broker serves all topics. Raises ServiceNotReady."""
 
     def is_loaded(self, name: str) -> bool:
         """Return True if all records of a namespace were read."""
@@ -264,12 +268,26 @@ class TopicPolicies:
     async def _write(
         self, namespace: _Namespace, name: TopicName, is_global: bool, value: bytes | None
     ) -> None:
-        from pyxbroker.proto import PulsarApi as pb
-
         key = key_of(name, is_global)
         whole, count = await self._event_topics(name.namespace_name)
         target = whole.partition(java_hash(key) % count) if count else whole
-        events = await self._open(namespace, target, create=True)
+        replicate_to = () if is_global else (self._cluster,)
+        try:
+            events = await self._open(namespace, target, create=True)
+        except ServiceNotReady:
+            if self.publish_elsewhere is None or await self._opener.is_served(target):
+                raise
+            await self.publish_elsewhere(target, key, value, replicate_to)
+            events = _events_of(namespace, target)
+        else:
+            await self._append(events, key, value, replicate_to)
+        await self._catch_up(events)
+
+    async def _append(
+        self, events: _Events, key: str, value: bytes | None, replicate_to: tuple[str, ...]
+    ) -> None:
+        from pyxbroker.proto import PulsarApi as pb
+
         metadata = pb.MessageMetadata(
             producer_name=f"{self._cluster}-policies",
             sequence_id=0,
@@ -278,11 +296,9 @@ class TopicPolicies:
         )
         if value is None:
             metadata.null_value = True
-        if not is_global:
-            metadata.replicate_to.append(self._cluster)
+        metadata.replicate_to.extend(replicate_to)
         assert events.topic is not None
         await events.topic.append_message(write_message(metadata, value or b""))
-        await self._catch_up(events)
 
     async def _event_topics(self, name: NamespaceName) -> tuple[TopicName, int]:
         """Return the topic of a namespace's events, and its number of partitions (0 for none)."""

@@ -21,3 +21,20 @@ class SeveralBrokers(Section, title="Several brokers"):
         minimum=1,
         dynamic=True,
     )
+    brokerClientAuthenticationPlugin: str = setting(
+        "",
+        "How this broker logs in to other brokers, such as"
+        " org.apache.pulsar.client.impl.auth.AuthenticationToken; its role has to be a superuser."
+        " Empty: it forwards the credentials of the REST request that it answers. Topic policies"
+        " need the login where authentication is enabled.",
+    )
+    brokerClientAuthenticationParameters: str = setting(
+        "", "The parameters of that login, such as file:///path/of/token."
+    )
+    brokerClientTlsEnabled: bool = setting(False, "Ask other brokers over TLS.")
+    brokerClientTrustCertsFilePath: str = setting(
+        "", "Authorities that other brokers are verified with, PEM; empty: the system's."
+    )
+    tlsHostnameVerificationEnabled: bool = setting(
+        False, "Verify that the certificate of another broker is for its host name."
+    )
