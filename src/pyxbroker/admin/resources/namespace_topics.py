@@ -167,7 +167,9 @@ async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Resp
     return Response.empty()
 
 
-AUTHORITATIVE = (Query("authoritative", "Accepted and ignored: there is no other broker.", False),)
+AUTHORITATIVE = (
+    Query("authoritative", "Set by a redirect: take a bundle that no broker owns.", False),
+)
 
 ENDPOINTS = (
     Endpoint(
