@@ -19,6 +19,7 @@ import pytest
 from harness import wire
 from harness.brokers import ClusterBroker
 from harness.raw import RawConnection
+from harness.tokens import SECRET, TOKENS, data_url, token
 from pulsar.schema import Integer, JsonSchema, Record
 
 from compat_tests.clusters import CLUSTER, Cluster
@@ -65,7 +66,7 @@ def path_of(topic: str) -> str:
 
 
 def get(
-    broker: ClusterBroker, target: str, method: str = "GET", body: Any = None
+    broker: ClusterBroker, target: str, method: str = "GET", body: Any = None, login: str = ""
 ) -> tuple[int, str]:
     """Return the answer to a request, which a broker may redirect to another one."""
     host, port = broker.host, broker.web_port
@@ -73,6 +74,8 @@ def get(
         connection = http.client.HTTPConnection(host, port, timeout=60)
         with contextlib.closing(connection):
             headers = {} if body is None else {"Content-Type": "application/json"}
+            if login:
+                headers["Authorization"] = f"Bearer {login}"
             connection.request(method, target, "" if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
             text = answer.read().decode()
@@ -454,6 +457,7 @@ def test_any_broker_works_on_partitions_and_bundles_of_all(
 
 def test_any_broker_names_the_brokers_of_the_cluster(pair: list[ClusterBroker]) -> None:
     ids = {f"{each.host}:{each.web_port}" for each in pair}
+    assert len({owner(pair[0], topic) for topic in TOPICS}) == 2
     leaders = set()
     owned = []
     for each in pair:
@@ -628,3 +632,42 @@ def test_brokers_of_both_kinds_share_a_cluster(cluster: Cluster, pair: list[Clus
     apache.stop()
     for topic in TOPICS:
         assert owner(pair[0], topic) in [each.url for each in pair]
+
+
+def test_brokers_ask_each_other_with_credentials(pair: list[ClusterBroker]) -> None:
+    for each in pair:
+        each.stop()
+        each.settings |= {
+            "authenticationEnabled": "true",
+            "authorizationEnabled": "true",
+            "authenticationProviders": TOKENS,
+            "tokenSecretKey": data_url(SECRET),
+            "superUserRoles": "operator,broker",
+            "brokerClientAuthenticationPlugin": "",
+        }
+        each.start()
+    whole, name = "/admin/v2/persistent/public/default/login", "persistent://public/default/login"
+    operator = token("operator")
+    assert get(pair[0], f"{whole}/partitions", "PUT", 8, operator)[0] == 204
+    paths = [path_of(f"{name}-partition-{index}") for index in range(8)]
+    found = [get(pair[0], f"/lookup/v2/topic/{path}", login=operator)[1] for path in paths]
+    assert len({json.loads(each)["brokerUrl"] for each in found}) == 2
+    # Without a login of the brokers, those of the request count at the other brokers, too.
+    for broker in pair:
+        status, text = get(broker, f"{whole}/partitioned-stats", login=operator)
+        assert status == 200 and len(json.loads(text)["partitions"]) == 8
+    assert get(pair[0], f"{whole}/partitioned-stats", login=token("stranger"))[0] == 401
+    for each in pair:
+        each.stop()
+        each.settings["brokerClientAuthenticationPlugin"] = "token"
+        each.settings["brokerClientAuthenticationParameters"] = f"token:{token('broker')}"
+        each.start()
+    for index, broker in enumerate(pair):
+        for topic in ("login", *(f"other-{number}" for number in range(4))):
+            target = f"/admin/v2/persistent/public/default/{topic}"
+            get(broker, target, "PUT", {}, operator)
+            changed = get(broker, f"{target}/maxConsumers", "POST", 5 + index, operator)
+            assert changed[0] == 204, changed
+            assert get(broker, f"{target}/maxConsumers", login=operator)[1] == str(5 + index)
+    assert get(pair[0], f"{whole}/partitions", "DELETE", login=operator)[0] == 204
+    assert token("broker") not in "".join(each.output() for each in pair)
