@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.base import bundles
+from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
-from pyxbroker.client.admin import AdminClient
-from pyxbroker.client.errors import ClientError
-from pyxbroker.client.settings import ClientSettings
+from pyxbroker.broker.lookup import Redirect
+from pyxbroker.broker.peers import Ask, PeerRefused
 from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.duties import Duties
@@ -39,8 +39,6 @@ log = get_logger("pyxbroker.cluster")
 PULSAR_VERSION = "4.2.4"
 """The version that this broker registers: other brokers compare versions."""
 RESIGN_TIMEOUT_S = 1.0
-REQUEST_MARGIN_S = 10.0
-"""Time for a request to a broker, in addition to that for closing the topics of a bundle."""
 
 
 class ClusterMember:
@@ -146,12 +144,7 @@ class ClusterMember:
 
     async def _put(self, to: Addresses, path: str) -> None:
         """Send a PUT request to a broker. Raises OwnerFailed."""
-        unload_s = self.broker.config.namespaceBundleUnloadingTimeoutMs / 1000
-        settings = ClientSettings(
-            to.web_url or to.web_url_tls, operation_timeout_s=unload_s + REQUEST_MARGIN_S
-        )
         try:
-            async with AdminClient(settings) as admin:
-                await admin.put(path)
-        except ClientError as error:
+            await self.peers.ask(Redirect(to, False), Ask("PUT", path))
+        except (PeerRefused, ServiceNotReady) as error:
             raise OwnerFailed(str(error)) from error

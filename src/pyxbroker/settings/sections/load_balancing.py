@@ -25,9 +25,9 @@ PERCENT = 100
 class LoadBalancing(Section, title="Load balancing"):
     loadBalancerEnabled: bool = setting(
         True,
-        "If true, the leader of a cluster moves and splits bundles by their load. While brokers"
-        " authenticate REST requests, its requests are refused. In standalone, only the settings"
-        " for splits by REST have an effect.",
+        "If true, the leader of a cluster moves and splits bundles by their load. Where brokers"
+        " authenticate REST requests, it needs brokerClientAuthenticationPlugin. In standalone,"
+        " only the settings for splits by REST have an effect.",
     )
     loadBalancerLoadPlacementStrategy: str = setting(
         AVG_SHEDDER,
