@@ -49,11 +49,15 @@ class LastRefusals:
 
     def note(self, command: Any, error: PulsarError, client: str) -> None:
         """Note that a PRODUCER or SUBSCRIBE was refused."""
+        subscription = getattr(command, "subscription", "")
+        # Text that is not UTF-8 is bytes, and names nothing that anybody could ask for.
+        if not isinstance(command.topic, str) or not isinstance(subscription, str):
+            return
         try:
             topic = str(TopicName.get(command.topic))
         except InvalidTopicName:
             return
-        key = topic, getattr(command, "subscription", "")
+        key = topic, subscription
         self._noted.pop(key, None)
         name = pb.ServerError.Name(error.code)
         self._noted[key] = Refusal(name, str(error)[:TEXT_MAX], client, time.time())
