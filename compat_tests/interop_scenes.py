@@ -426,6 +426,9 @@ class Deduplicated(Scene):
             assert turn.broker.rest("PUT", self.path, {})[0] == 204
             assert turn.broker.rest("POST", f"{self.path}/deduplicationEnabled", True)[0] == 204
         first = len(self.sent)
+        if turn.number == 1:
+            # Apache's broker does so by itself after a minute, and deletes the log before it.
+            compaction.compact(turn.broker, f"persistent://{self.namespace}/__change_events")
         # The client's library sends what the broker has already.
         self._send(turn, range(max(0, first - 5), first + 30))
         self.sent += [b"%d" % number for number in range(first, first + 30)]

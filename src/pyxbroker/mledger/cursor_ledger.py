@@ -251,6 +251,16 @@ async def recover_position(
         reader.report()
 
 
+async def properties_of(client: LedgerClient, ledger_id: int) -> dict[str, int]:
+    """Return the properties of the newest state in a cursor ledger that another broker may write.
+
+    Raises MalformedRecord, LedgerError and MetadataError.
+    """
+    handle, last = await client.open_unowned(ledger_id)
+    found = await _CursorLedgerReader(handle, Retries(f"cursor ledger {ledger_id}")).newest(last)
+    return {} if found is None else positions.restore_position(found[1])[1]
+
+
 async def _newest_state(
     reader: _CursorLedgerReader, last: int, ends: positions.Ends
 ) -> tuple[AckSet, dict[str, int]] | None:

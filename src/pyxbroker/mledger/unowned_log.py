@@ -18,6 +18,13 @@ from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.mledger import positions
 
 
+async def first_unowned(name: str, store: MetadataStore) -> Position:
+    """Return the position of the first entry of a managed ledger. Raises MetadataError."""
+    found = await store.get(paths.managed_ledger(name))
+    ledgers = [] if found is None else positions.decode_ledger_list(found.value)[0]
+    return Position(min((each.ledger_id for each in ledgers), default=0), 0)
+
+
 async def read_unowned(
     name: str, store: MetadataStore, client: LedgerClient, start: Position
 ) -> AsyncIterator[tuple[Position, bytes]]:

@@ -37,11 +37,12 @@ from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.retries import is_temporary
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Unavailable
+from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
-from pyxbroker.mledger.unowned_log import read_unowned
+from pyxbroker.mledger.unowned_log import first_unowned, read_unowned
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
@@ -131,6 +132,7 @@ class TopicLoader:
         self._ledger_limits = limits_of(config)
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # True: may create it
         self._progress: dict[TopicName, Opening] = {}  # of the same names
+        self._compacted_read: dict[TopicName, int] = {}  # of topics that others serve
         self._unused = UnusedTopics(registry)
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
@@ -222,13 +224,26 @@ class TopicLoader:
             return False
         return True
 
-    def read_unowned(
+    async def read_unowned(
         self, name: TopicName, start: Position
     ) -> AsyncIterator[tuple[Position, bytes]]:
-        """Yield the entries of a persistent topic that another broker serves, from a position on.
-        Raises LedgerError and MetadataError.
+        """Yield the entries of a persistent topic that another broker serves, from a position on;
+        those that only its compacted ledger has come first. Raises LedgerError and MetadataError.
         """
-        return read_unowned(name.managed_ledger_name, self._store, self._ledgers, start)
+        path, store, ledgers = name.managed_ledger_name, self._store, self._ledgers
+        log = partial(read_unowned, path, store, ledgers)
+        entries = log(start)
+        if start < await first_unowned(path, store):
+            compacted = await compacted_ledger.current_unowned(store, ledgers, path)
+            # A reader whose newest entry was compacted stays before the log until one follows.
+            is_new = start.ledger_id < 0 or compacted != self._compacted_read.get(name)
+            if compacted is not None and is_new:
+                from pyxbroker.broker.compaction.compacted import read_with_compacted
+
+                entries = read_with_compacted(ledgers, compacted, start, log)
+                self._compacted_read[name] = compacted
+        async for position, entry in entries:
+            yield position, entry
 
     def opening_in(self, namespace: str) -> list[TopicName]:
         """Return the topics of a namespace that are being opened."""

@@ -146,10 +146,20 @@ class PersistentTopic(Topic):
         await super().store_epoch(epoch)
 
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
-        """Yield the stored entries from a position on, as read_log does."""
+        """Yield the stored entries from a position on, as read_log does; those that only the
+        compacted ledger has come first.
+        """
         from pyxbroker.broker.topics.log_reader import read_log
 
-        return read_log(self.managed_ledger, start, what)
+        log = self.managed_ledger
+        ledger_id = compacted_ledger.current(log)
+        if ledger_id is None or start > log.first_position():
+            return read_log(log, start, what)
+        from pyxbroker.broker.compaction.compacted import read_with_compacted
+
+        return read_with_compacted(
+            log.client, ledger_id, start, lambda position: read_log(log, position, what)
+        )
 
     async def append_message(self, entry: bytes) -> Position:
         """Append a message of the broker itself; return its position when it is durable.
