@@ -50,7 +50,7 @@ class LastRefusals:
     def note(self, command: Any, error: PulsarError, client: str) -> None:
         """Note that a PRODUCER or SUBSCRIBE was refused."""
         subscription = getattr(command, "subscription", "")
-        # Text that is not UTF-8 is bytes, and names nothing that anybody could ask for.
+        # Text that is not UTF-8 is bytes here. No topic has such a name.
         if not isinstance(command.topic, str) or not isinstance(subscription, str):
             return
         try:
