@@ -24,7 +24,8 @@ SCHEMES = {
 
 ABOUT = """\
 Create the metadata of a new cluster in ZooKeeper, as Pulsar's command of the
-same name does. It may run again: existing nodes stay as they are.
+same name does. It may run again: existing nodes stay as they are, except that
+the tenants and namespaces public and pulsar are shared with the new cluster.
 
 Example:
   pyxbroker initialize-cluster-metadata --cluster east \\

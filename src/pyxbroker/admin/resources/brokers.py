@@ -28,7 +28,7 @@ from pyxbroker.web.endpoint import Answer, Endpoint, Query
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.response import JSON, Response
 
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 5.0
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -47,7 +47,10 @@ async def health(request: Request) -> Response:
     if reason is not None:
         return refusal(503, reason)
     cluster = paths.cluster(broker.config.clusterName)
-    found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
+    try:
+        found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        return refusal(503, f"The metadata store has not answered for {HEALTH_TIMEOUT_S:.0f} s.")
     if found is None:
         return refusal(503, f"The metadata store has no cluster {broker.config.clusterName!r}.")
     return _plain_text("ok")
