@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -20,6 +21,7 @@ from bad_disk import EIO, Disk
 from compacting import compact, single
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, section
+from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import seek
 from pyxbroker.broker.dispatch.redelivery import RedeliverEntries
@@ -922,7 +924,7 @@ def test_what_does_not_exist_is_not_found(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_question_opens_no_topic(tmp_path: Path) -> None:
+def test_a_question_opens_no_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, rest: Rest) -> None:
         topic = await broker.topic()
         await topic.subscription_for("s", topic.first_position(), {}, True)
@@ -932,6 +934,11 @@ def test_a_question_opens_no_topic(tmp_path: Path) -> None:
             assert (status, answer["reason"]) == (200, "not_open")
         assert (await rest("GET", P + "/t/subscription/x/why"))[0] == 404
         assert broker.topics.registry.find(TopicName.get(TOPIC)) is None
+        monkeypatch.setattr(broker.service, "failure", lambda: "Too few bookies.")
+        sentence = (await rest("GET", P + "/t/why"))[1]["sentence"]
+        assert sentence == (
+            "The topic is not open. The broker opens it for the next client. Too few bookies."
+        )
 
     run(tmp_path, scenario)
 
@@ -952,6 +959,13 @@ def test_another_broker_that_owns_the_topic_answers(tmp_path: Path) -> None:
             assert ("Location", f"http://b:2{P}{path}?authoritative=true") in answer.headers
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("names", [{"topic": b"\xff"}, {"topic": TOPIC, "subscription": b"\xff"}])
+def test_refusals_of_names_that_are_no_text_are_not_remembered(names: dict[str, Any]) -> None:
+    found = refusals.LastRefusals()
+    found.note(SimpleNamespace(**names), InvalidTopicName("no text"), "peer")
+    assert found.recent(TopicName.get(TOPIC)) is None
 
 
 def test_no_more_refusals_are_remembered_than_the_limit(

@@ -73,7 +73,11 @@ async def _why_not_open(broker: Broker, name: TopicName) -> Json | None:
         return None
     if rule.reason == "not_open" and not await broker.topics.registry.exists(name):
         raise broker.topics.loader.not_found(name)
-    return rule.answer(state)
+    answer = rule.answer(state)
+    if rule.reason == "not_open" and (trouble := broker.failure()) is not None:
+        # Its clients may have been refused for that, and come back later.
+        answer["sentence"] = f"{answer['sentence']} {trouble}"
+    return answer
 
 
 async def _check_subscription(broker: Broker, name: TopicName, subscription: str) -> None:

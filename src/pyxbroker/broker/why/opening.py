@@ -114,7 +114,6 @@ RULES: tuple[Rule[OpeningState], ...] = (
     Rule(
         "not_open",
         lambda s: not s.is_open,
-        "The topic is not open, because no client has used it. The broker opens it for the next"
-        " client.",
+        "The topic is not open. The broker opens it for the next client.",
     ),
 )
