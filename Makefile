@@ -176,6 +176,14 @@ simulate: dev ## SEEDS (1000000) schedules of a ledger's writer, readers and rec
 bookkeeper: dev ## ROUNDS (10) by SEED (1) of faults of Apache bookies, ZooKeeper, links and the broker (root; ARGS='--broker apache')
 	$(PY) -m torture.bookkeeper --rounds $(ROUNDS) --seed $(SEED) --verbose $(ARGS)
 
+.PHONY: brokers
+brokers: dev ## ROUNDS (10) by SEED (1) of faults of three brokers and their links, with Apache bookies (root; ARGS='--broker apache' or '--figures kill')
+	$(PY) -m torture.brokers --rounds $(ROUNDS) --seed $(SEED) --verbose $(ARGS)
+
+.PHONY: ledgerscopy
+ledgerscopy: dev $(VENV)/.spark ## `ledgers copy` of 1,000 topics and 1,000,000 messages, killed five times, and audited (ARGS='--topics N --messages N')
+	$(PY) -m torture.ledgers_copy --seed $(SEED) $(ARGS)
+
 .PHONY: reststorm
 reststorm: dev ## REQUESTS (1000000) fuzzed requests to REST by SEED (1), beside a polite client
 	$(PY) -m torture.rest_storm --requests $(REQUESTS) --seed $(SEED)

@@ -96,6 +96,9 @@ class Topics:
     def storage_stats(self) -> dict[str, int]:
         return {}
 
+    def bookie_client(self) -> None:
+        return None
+
     def entry_cache(self) -> dict[str, int]:
         return {}
 

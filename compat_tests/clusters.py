@@ -66,13 +66,16 @@ class Cluster:
             raise BrokerFailed(f"the metadata was not created:\n{done.stdout}")
         return done.stdout
 
-    def broker(self, name: str = "broker", **settings: str) -> ClusterBroker:
+    def broker(
+        self, name: str = "broker", kind: str = "pyxbroker", **settings: str
+    ) -> ClusterBroker:
         """Return a broker that is not started yet."""
         places = {"clusterName": CLUSTER}
         if self.ledgers:
             places["configurationMetadataStoreUrl"] = self.shared
             places["bookkeeperMetadataServiceUri"] = self.ledgers
-        one = ClusterBroker(self.directory / name, self.metadata, settings=places | settings)
+        directory = self.directory / name
+        one = ClusterBroker(directory, self.metadata, kind=kind, settings=places | settings)
         self.brokers.append(one)
         return one
 

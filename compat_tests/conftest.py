@@ -48,6 +48,7 @@ AnyClient: TypeAlias = "pulsar.Client | GoClient"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "pyxbroker: holds only for our broker, not for the peers")
+    config.addinivalue_line("markers", "standalone: about the storage and metadata of one process")
     config.addinivalue_line("markers", "since_spark(version): about what older PySparks lack")
     config.addinivalue_line("markers", "only_spark(version): with libraries for that PySpark")
 
@@ -61,8 +62,10 @@ def broker_kind() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     others = [item for item in items if _is_of_another_spark(item)]
-    if broker_kind() != "pyxbroker":
+    if broker_kind() not in ("pyxbroker", "cluster"):
         others += [item for item in items if item.get_closest_marker("pyxbroker")]
+    if broker_kind() == "cluster":
+        others += [item for item in items if item.get_closest_marker("standalone")]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]

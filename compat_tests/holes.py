@@ -136,13 +136,18 @@ def acknowledge_and_wait(raw: RawConnection, position: Position) -> float:
 
 
 def deliver(
-    raw: RawConnection, expected: int, quiet_s: float = 2.0, *, acknowledges: bool = True
+    raw: RawConnection,
+    expected: int,
+    quiet_s: float = 2.0,
+    *,
+    acknowledges: bool = True,
+    permits: int = 1 << 30,
 ) -> set[Position]:
     """Asks for everything; what came until `expected` messages had come and, for a while, no more.
 
     What comes is acknowledged, unless told otherwise, as a consumer may hold only so many messages.
     """
-    raw.flow(1 << 30)
+    raw.flow(permits)
     frames = Frames(raw)
     found: set[Position] = set()
     while True:

@@ -43,6 +43,7 @@ def test_another_broker_is_not_found(broker: Broker, broker_id: str) -> None:
     assert web(broker, "GET", f"{BROKERS}/health?brokerId={broker_id}").body == b"ok"
 
 
+@pytest.mark.standalone
 def test_the_place_of_the_metadata_is_told(broker: Broker) -> None:
     found = web(broker, "GET", f"{BROKERS}/internal-configuration").json()
     assert set(found) == {
@@ -56,6 +57,7 @@ def test_quotas_are_looked_at_when_asked_for(broker: Broker) -> None:
     assert broker.request("GET", f"{BROKERS}/backlog-quota-check") == (204, "")
 
 
+@pytest.mark.standalone
 def test_racks_of_bookies_are_kept(broker: Broker) -> None:
     [bookie] = web(broker, "GET", "/admin/v2/bookies/all").json()["bookies"]
     assert bookie["bookieId"]
@@ -86,6 +88,7 @@ def test_racks_of_bookies_are_kept(broker: Broker) -> None:
         )
 
 
+@pytest.mark.standalone
 def test_resource_quotas_are_kept(broker: Broker) -> None:
     path = "/admin/v2/resource-quotas"
     usual = web(broker, "GET", path).json()

@@ -25,6 +25,7 @@ from compat_tests.conftest import broker_kind
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.standalone
 def test_answers_are_those_of_apache_pulsar_or_a_rule_says_why_not(broker: Broker) -> None:
     theirs, differing = recorded(), recorded(OURS)
     unexplained = []

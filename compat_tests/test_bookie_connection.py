@@ -16,7 +16,7 @@ from harness.bookies import Bookie, format_metadata, shell
 from harness.certificates import write_certificate
 from tests.zookeeper_server import ZooKeeperServer
 
-from pyxbroker.entry import CRC32C, EntryBatch, EntryRun
+from pyxbroker.entry import CRC32C, Digest, EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import ADD_RECOVERY, DISCONNECTED, NO_ENTRY, UNAUTHORIZED
 from pyxbroker.ledger.bookie_tls import make_contexts
 from pyxbroker.ledger.client import LedgerClient
@@ -32,6 +32,7 @@ from pyxbroker.turn import Turn
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 
 KEY = CRC32C.master_key
+OTHER = Digest(CRC32C.type, b"another password")
 MIB = 1 << 20
 
 
@@ -182,9 +183,9 @@ async def read(
     return await answer
 
 
-async def fence(broker: Broker, bookie_id: str, ledger_id: int, key: bytes = KEY) -> int:
+async def fence(broker: Broker, bookie_id: str, ledger_id: int, digest: Digest = CRC32C) -> int:
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    broker.pool[bookie_id].fence(ledger_id, key, answer.set_result)
+    broker.pool[bookie_id].fence(ledger_id, digest, answer.set_result)
     return await answer
 
 
@@ -230,7 +231,7 @@ def test_a_fence_stops_the_writer(cluster: Cluster) -> None:
                 assert await fence(other, bookie_id, handle.ledger_id) == 1
             third = await read(other, members[2], handle.ledger_id, 3, KEY)
             assert third == NO_ENTRY, "which fences as well"
-            assert await fence(other, members[0], handle.ledger_id, bytes(20)) == UNAUTHORIZED
+            assert await fence(other, members[0], handle.ledger_id, OTHER) == UNAUTHORIZED
             assert await fence(other, members[0], handle.ledger_id + 1000) == -1
             handle.append(EntryRun.of(b"too late"))
             with pytest.raises(LedgerFenced):

@@ -16,7 +16,7 @@ from harness.small_disk import SmallDisk, small_disk
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import payload
 
-pytestmark = pytest.mark.pyxbroker
+pytestmark = [pytest.mark.pyxbroker, pytest.mark.standalone]
 
 SIZE = 10_000
 PENDING_MAX = 1_000

@@ -256,7 +256,7 @@ OVERSIZED = {
 
 def test_oversized_tokens(guarded: Broker) -> None:
     """Apache Pulsar looks at each that the protocol brings; its requests have half of our room."""
-    for expected in OVERSIZED[broker_kind()]:
+    for expected in OVERSIZED[guarded.kind]:
         shown = by_secret(padding="a" * (expected.size * 3 // 4), **AUDIENCE)
         assert len(shown) >= expected.size
         found = Oversized(

@@ -112,6 +112,7 @@ def parsed(stat: Stat) -> str:
     return stat.series.removesuffix("_total") + "_total" if stat.kind == COUNTER else stat.series
 
 
+@pytest.mark.standalone
 def test_every_series_that_is_defined_is_told(counted: Broker, topic: str) -> None:
     with RawConnection(counted.port) as one:
         one.producer(topic, 1)
@@ -134,6 +135,7 @@ def test_every_series_that_is_defined_is_told(counted: Broker, topic: str) -> No
     assert names <= scrape.names
 
 
+@pytest.mark.standalone
 def test_counters_follow_messages(counted: Broker, new_client: ClientFactory, topic: str) -> None:
     client: AnyClient = new_client(counted.url)
     consumer = client.subscribe(
@@ -271,6 +273,7 @@ def test_connections_lookups_and_requests_are_counted(counted: Broker, topic: st
     assert after("pulsar_lb_memory_usage") > 0
 
 
+@pytest.mark.standalone
 def test_counters_follow_the_files_of_the_storage(counted: Broker, topic: str) -> None:
     """A write cache of 2 MiB is flushed; what is read again comes from entry logs."""
     before = Scrape(counted)
@@ -298,6 +301,7 @@ def test_counters_follow_the_files_of_the_storage(counted: Broker, topic: str) -
     assert Scrape(counted)("pyxbroker_bookie_replayed_entries") > 0
 
 
+@pytest.mark.standalone
 def test_latencies_and_sizes_are_those_of_what_was_sent(
     own_broker: BrokerFactory, topic: str
 ) -> None:
@@ -369,6 +373,7 @@ def test_a_connection_too_many_is_refused_until_another_one_goes(own_broker: Bro
     assert "refused by brokerMaxConnections" in broker.output()
 
 
+@pytest.mark.standalone
 def test_a_broker_says_that_it_is_well(counted: Broker) -> None:
     for name in ("health", "ready"):
         with urllib.request.urlopen(f"{counted.web_url}/admin/v2/brokers/{name}") as answer:

@@ -40,6 +40,7 @@ def reason(text: str) -> str:
     return '{"reason":"' + text + '"}'
 
 
+@pytest.mark.standalone
 def test_what_a_standalone_has_from_the_start(broker: Broker) -> None:
     status, tenants = ask_json(broker, "GET", TENANTS)
     assert status == 200

@@ -71,7 +71,7 @@ OF_THE_BROKER = (
     Effect(
         "persistence",
         {
-            "bookkeeperEnsemble": 2,
+            "bookkeeperEnsemble": 3,
             "bookkeeperWriteQuorum": 2,
             "bookkeeperAckQuorum": 2,
             "managedLedgerMaxMarkDeleteRate": 1.0,

@@ -120,6 +120,7 @@ def test_many_restarts_keep_the_order(fresh: Broker, new_client: ClientFactory, 
     assert not reader.has_message_available()
 
 
+@pytest.mark.standalone
 @pytest.mark.pyxbroker
 def test_a_second_process_on_the_directory_is_refused(
     fresh: Broker, own_broker: Callable[..., Broker]

@@ -397,6 +397,7 @@ class Ledgers:
         return [each["ledgerId"] for each in found["ledgers"]]
 
 
+@pytest.mark.standalone
 @both_readers
 @pytest.mark.parametrize("is_told_by_rest", [False, True], ids=["", "rest"])
 @pytest.mark.parametrize("fails", [False, True], ids=["goes-on", "fails"])
@@ -457,6 +458,7 @@ def test_a_ledger_that_was_read_to_its_end_may_be_deleted(
         client.close()
 
 
+@pytest.mark.standalone
 @both_readers
 @pytest.mark.parametrize("is_made_again", [False, True], ids=["gone", "made-again"])
 def test_a_topic_that_is_deleted_within_a_range_is_noticed(

@@ -156,6 +156,7 @@ def test_the_compacted_ledger_and_that_of_the_schema_are_told(
     assert (schema["entries"], schema["size"] > 0) == (1, True)
 
 
+@pytest.mark.standalone
 @pytest.mark.pyxbroker
 def test_a_start_without_syncs_warns_of_losses(own_broker: Any) -> None:
     broker = own_broker(settings={"journalSyncData": "false"})

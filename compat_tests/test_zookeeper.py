@@ -18,7 +18,7 @@ from compat_tests.messages import payload, publish, receive
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import open_store
 
-pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
+pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker, pytest.mark.standalone]
 
 SESSION_TIMEOUT_MS = 2000
 

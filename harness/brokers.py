@@ -6,6 +6,7 @@ Each broker is one process group on free ports of 127.0.0.1 with its own data di
 ``pulsar-lite``  the program inside the ``pulsar-lite`` wheel
 ``apache``       Apache Pulsar standalone through ``run.sh`` of the folder ``PYXBROKER_PEERS``
                  (default: ``shared/peers`` beside the repository), with synced journal
+``cluster``      ``BROKERS`` of ours on ZooKeeper and Apache's bookies (``shared_cluster.py``)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import psutil
 from harness import reaper
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ("pyxbroker", "pulsar-lite", "apache")
+KINDS = ("pyxbroker", "pulsar-lite", "apache", "cluster")
 PORTS = (10_000, 32_000)
 CHANCE = random.SystemRandom()  # that of the tests may be the same in each of their processes
 _HANDSHAKE = bytes.fromhex("000000110000000d08021209") + b"\x0a\x05tests\x20\x15"
@@ -73,6 +74,14 @@ class Broker:
     """One broker process; ``start`` may be called again after ``stop`` or ``kill``."""
 
     host = "127.0.0.1"
+
+    def __new__(cls, kind: Any = None, /, *_: Any, **__: Any) -> Broker:
+        """Make the brokers of a cluster where the kind is `cluster`."""
+        if kind != "cluster":
+            return super().__new__(cls)
+        from harness.shared_cluster import BrokerOnCluster
+
+        return super().__new__(BrokerOnCluster)
 
     def __init__(
         self,

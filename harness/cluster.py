@@ -1,4 +1,4 @@
-"""ZooKeeper, Apache's bookies and one broker, each in a network namespace of its own.
+"""ZooKeeper, Apache's bookies and brokers, each in a network namespace of its own.
 
 Each bookie has a small file system in memory, which a test can fill.
 """
@@ -6,18 +6,24 @@ Each bookie has a small file system in memory, which a test can fill.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import signal
 import socket
 import struct
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from harness import reaper
 from harness.apache_broker import pulsar_command
 from harness.bookies import Bookie
 from harness.brokers import Broker, BrokerFailed, pyxbroker_command
+from harness.clock import Clock
 from harness.java_build import tool
 from harness.network import Network
 from harness.small_disk import SmallDisk
@@ -27,6 +33,8 @@ ZOOKEEPER_PORT = 2181
 BOOKIE_PORT = 3181
 DISK_MIB = 512
 SESSION_MS = 6000
+REDIRECTS_MAX = 8
+BROKERS_PATH = "/loadbalance/brokers"
 _JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 BOOKIE_SETTINGS = {
     "journalSyncData": "true",
@@ -44,6 +52,8 @@ BOOKIE_SETTINGS = {
     "flushInterval": "2000",
 }
 READ_ONLY_USAGE = 0.93
+_GET_CHILDREN_2 = 12
+_CHILDREN_VERSION_AT = 36  # in the Stat that follows the names
 _CLOSE_SESSION = struct.pack(">ii", 1, -11)
 
 
@@ -111,9 +121,16 @@ class ZooKeeper:
 
     def list_children(self, path: str) -> list[str]:
         """Return the names of the children of a node."""
+        return self._children(path)[0]
+
+    def count_changes(self, path: str) -> int:
+        """Return how often children of a node were created or deleted."""
+        return self._children(path)[1]
+
+    def _children(self, path: str) -> tuple[list[str], int]:
         connect = struct.pack(">iqiqi", 0, 0, SESSION_MS, 0, 16) + bytes(16)
         name = path.encode()
-        request = struct.pack(">iii", 1, 8, len(name)) + name + b"\0"
+        request = struct.pack(">iii", 1, _GET_CHILDREN_2, len(name)) + name + b"\0"
         with socket.create_connection((self.host, self.port), timeout=5) as connection:
             for body in (connect, request, _CLOSE_SESSION):
                 connection.sendall(struct.pack(">i", len(body)) + body)
@@ -129,7 +146,8 @@ class ZooKeeper:
             (size,) = struct.unpack_from(">i", answer, at)
             names.append(answer[at + 4 : at + 4 + size].decode())
             at += 4 + size
-        return names
+        (changes,) = struct.unpack_from(">i", answer, at + _CHILDREN_VERSION_AT)
+        return names, changes
 
     def _end_session(self, session: int) -> None:
         # The server derives the password from the id, so a second connection can take the session
@@ -170,6 +188,7 @@ class ClusterBroker(Broker):
         self.prefix = prefix
         self.port, self.web_port = 6650, 8080
         self.zookeeper = zookeeper
+        self.clock: Clock | None = None
         store = f"zk:{zookeeper.address}"
         self.settings = {
             "clusterName": "storm",
@@ -208,6 +227,11 @@ class ClusterBroker(Broker):
     def _pulsar(self, main: str) -> list[str]:
         return pulsar_command(main, 512, f"-Djava.io.tmpdir={self.directory}")
 
+    def use_clock(self, clock: Clock) -> None:
+        """Let the broker run with a clock of its own."""
+        self.clock = clock
+        self.environment |= clock.environment
+
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until the broker answers, and has its metadata."""
         super().wait_ready(timeout_s)
@@ -215,6 +239,31 @@ class ClusterBroker(Broker):
         while self.http_status("/admin/v2/namespaces/public/default") != 200:
             self._check(deadline)
             time.sleep(0.01)
+
+    @property
+    def broker_id(self) -> str:
+        """The name of the broker in the cluster."""
+        return f"{self.host}:{self.web_port}"
+
+    def request(
+        self, method: str, path: str, body: Any = None, timeout_s: float = 60.0
+    ) -> tuple[int, str]:
+        """Return status and text of an answer; follow redirects to other brokers."""
+        host = self.host
+        for _ in range(REDIRECTS_MAX):
+            connection = http.client.HTTPConnection(host, self.web_port, timeout=timeout_s)
+            with contextlib.closing(connection):
+                text = None if body is None else json.dumps(body)
+                headers = {} if body is None else {"Content-Type": "application/json"}
+                connection.request(method, path, text, headers)
+                answer = connection.getresponse()
+                content = answer.read().decode()
+            if answer.status != http.client.TEMPORARY_REDIRECT:
+                return answer.status, content
+            there = urlsplit(answer.headers["Location"])
+            host = there.hostname or host
+            path = f"{there.path}?{there.query}" if there.query else there.path
+        raise BrokerFailed(f"{method} {path} is redirected again and again")
 
     def initialize(self) -> None:
         """Write the metadata of the cluster into an empty ZooKeeper."""
@@ -265,29 +314,48 @@ class ClusterBookie(Bookie):
 class Cluster:
     """All hosts of one cluster, started."""
 
-    def __init__(self, kind: str, directory: Path, seed: int, bookies: int = 4) -> None:
+    def __init__(
+        self, brokers: Mapping[str, str], directory: Path, seed: int, bookies: int = 4
+    ) -> None:
         self.network = network = Network(seed)
         address = network.add_host("zookeeper")
         self.zookeeper = ZooKeeper(directory / "zookeeper", address, network.prefix("zookeeper"))
-        address = network.add_host("broker")
-        prefix = network.prefix("broker")
-        self.broker = ClusterBroker(kind, directory / "broker", address, prefix, self.zookeeper)
+        self.brokers: dict[str, ClusterBroker] = {}
+        """By the name of the host; `brokers` has the kind of each."""
+        for name, kind in brokers.items():
+            place = (network.add_host(name), network.prefix(name))
+            self.brokers[name] = ClusterBroker(kind, directory / name, *place, self.zookeeper)
         network.add_host("clients")
         self.bookies: dict[str, ClusterBookie] = {}
         for number in range(1, bookies + 1):
             name = f"bookie-{number}"
-            place = (network.add_host(name), network.prefix(name))
-            self.bookies[name] = ClusterBookie(directory / name, self.zookeeper.address, *place)
+            bookie_place = (network.add_host(name), network.prefix(name))
+            self.bookies[name] = ClusterBookie(
+                directory / name, self.zookeeper.address, *bookie_place
+            )
+
+    @property
+    def broker(self) -> ClusterBroker:
+        """The first broker, or the only one."""
+        return next(iter(self.brokers.values()))
 
     def start(self) -> None:
-        """Start everything and wait until the broker serves."""
+        """Start everything and wait until the brokers serve."""
         self.zookeeper.start()
         self.broker.initialize()
         for bookie in self.bookies.values():
             bookie.spawn()
         for bookie in self.bookies.values():
             bookie.wait_ready()
-        self.broker.start()
+        for broker in self.brokers.values():
+            broker.spawn()
+        for broker in self.brokers.values():
+            broker.wait_ready()
+
+    def registered_brokers(self) -> list[str]:
+        """Return the names of the brokers that are registered."""
+        watched = self.zookeeper.list_children(BROKERS_PATH)
+        return [name for name, broker in self.brokers.items() if broker.broker_id in watched]
 
     def writable_bookies(self) -> list[str]:
         """Return the names of the bookies that are registered as writable."""
@@ -296,7 +364,8 @@ class Cluster:
 
     def close(self) -> None:
         """Kill all processes."""
-        self.broker.kill()
+        for broker in self.brokers.values():
+            broker.kill()
         for bookie in self.bookies.values():
             bookie.kill()
         self.zookeeper.kill()

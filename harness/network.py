@@ -57,7 +57,7 @@ def _execute_isolated(module: str, arguments: list[str]) -> NoReturn:
 
 
 class Impairment(NamedTuple):
-    """Treatment of the packets of a link, in both directions."""
+    """Treatment of the packets of a link, in one direction or in both."""
 
     delay_s: float = 0.0
     loss: float = 0.0
@@ -98,20 +98,25 @@ class Network:
         """Return the beginning of a command line that runs in a host."""
         return ["ip", "netns", "exec", name]
 
-    def impair(self, one: str, other: str, impairment: Impairment) -> None:
-        """Delay or drop the packets between two hosts from now on."""
-        link = self._links.get((one, other))
+    def impair(
+        self, one: str, other: str, impairment: Impairment, *, is_one_way: bool = False
+    ) -> None:
+        """Delay or drop the packets between two hosts from now on, or those from the first one to
+        the other one only.
+        """
+        names = _pair(one, other)
+        link = self._links.get(names)
         if link is None:
-            link = _Link([(one, self._addresses[one]), (other, self._addresses[other])])
-            self._links[one, other] = link
+            link = self._links[names] = _Link([(name, self._addresses[name]) for name in names])
             self._relay.add(link, self._random)
-        link.impairment = impairment
+        back = Impairment() if is_one_way else impairment
+        link.impairments = {one: impairment, other: back}
         link.set_routes("replace")
         self._impaired.add(link)
 
     def restore(self, one: str, other: str) -> None:
         """Let the packets between two hosts take the bridge again."""
-        link = self._links[one, other]
+        link = self._links[_pair(one, other)]
         link.set_routes("del")
         self._impaired.remove(link)
 
@@ -121,11 +126,16 @@ class Network:
             self._impaired.pop().set_routes("del")
 
 
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one < other else (other, one)
+
+
 class _Link:
     """A TUN device in each of two hosts."""
 
     def __init__(self, hosts: list[tuple[str, str]]) -> None:
-        self.impairment = Impairment()
+        self.impairments = {host: Impairment() for host, _ in hosts}
+        """By the host that sends the packets."""
         self.hosts = hosts
         self.descriptors = []
         for (host, _), (peer, _) in zip(hosts, reversed(hosts), strict=True):
@@ -152,8 +162,9 @@ class _Relay:
 
     def add(self, link: _Link, chance: random.Random) -> None:
         one, other = link.descriptors
-        for source, target in ((one, other), (other, one)):
-            self._selector.register(source, selectors.EVENT_READ, (link, target, chance))
+        (here, _), (there, _) = link.hosts
+        for host, source, target in ((here, one, other), (there, other, one)):
+            self._selector.register(source, selectors.EVENT_READ, (link, host, target, chance))
         if not self._started:
             self._started = True
             threading.Thread(target=self._run, name="relay", daemon=True).start()
@@ -169,8 +180,10 @@ class _Relay:
                 _, _, target, packet = heapq.heappop(self._due)
                 _forward(target, packet)
 
-    def _take(self, source: int, link: _Link, target: int, chance: random.Random) -> None:
-        delay_s, loss = link.impairment
+    def _take(
+        self, source: int, link: _Link, host: str, target: int, chance: random.Random
+    ) -> None:
+        delay_s, loss = link.impairments[host]
         try:
             while packet := os.read(source, _MTU + 100):
                 is_lost = chance.random() < loss

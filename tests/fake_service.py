@@ -168,6 +168,7 @@ class FakeService:
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
         self.ownership = SERVE_ALL
+        self.peers = self.cluster = None
         self.looked_up: list[str] = []
         self.clock: Callable[[], float] = time.monotonic
 
@@ -222,6 +223,9 @@ class FakeService:
 
     def entry_cache(self) -> Mapping[str, int]:
         return {}
+
+    def bookie_client(self) -> None:
+        return None
 
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage

@@ -114,13 +114,13 @@ class ModelBookie:
         asked = (ledger_id, first, last, count_max, bytes_max)
         self.inner.read(*asked, lambda result: self.answer(callback, result), fencing_key)
 
-    def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, digest: Digest, callback: Callable[[int], None]) -> None:
         if "fence" in self.lost_requests:
             return
         if self.is_down:
             self.answer(callback, DISCONNECTED)
             return
-        self.inner.fence(ledger_id, master_key, lambda code: self.answer(callback, code))
+        self.inner.fence(ledger_id, digest, lambda code: self.answer(callback, code))
 
     def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         self.inner.last_entry(ledger_id, lambda found: self.answer(callback, found))

@@ -108,12 +108,28 @@ class StoredEntry(NamedTuple):
 class ModelBatch:
     """What a reader asks of an EntryBatch."""
 
-    def __init__(self, entries: list[StoredEntry], is_damaged: bool) -> None:
+    def __init__(self, first: int, entries: list[StoredEntry], is_damaged: bool = False) -> None:
+        self.first = first
         self.entries = entries
         self.is_damaged = is_damaged
 
     def unpack(self, digest: object) -> int:
-        return 0 if self.is_damaged else len(self.entries)
+        return 0 if self.is_damaged else self.count
+
+    @property
+    def count(self) -> int:
+        return len(self.entries)
+
+    @property
+    def byte_count(self) -> int:
+        return sum(each.length for each in self.entries)
+
+    def entry_id(self, index: int) -> int:
+        return self.first + index
+
+    def join(self, parts: list[tuple[ModelBatch, int, int]]) -> ModelBatch:
+        entries = [each for batch, at, count in parts for each in batch.entries[at : at + count]]
+        return ModelBatch(parts[0][0].first, entries)
 
 
 class Client:
@@ -221,7 +237,7 @@ class ModelBookie:
                 entries.append(entry)
             is_damaged = simulation.may_damage and simulation.chance() < 0.2
             simulation.may_damage &= not is_damaged
-            result = ModelBatch(entries, is_damaged)
+            result = ModelBatch(first, entries, is_damaged)
         simulation.answer(simulation.reader, self, callback, result)
 
 

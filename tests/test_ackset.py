@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from oracles.ackset import SlowAckSet, longs_of
+from oracles.ackset import SlowAckSet, longs_in, longs_of
 from pyxbroker import ackset, bitmap
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.entry import AckRun
@@ -49,7 +49,7 @@ def assert_same(acks: AckSet, slow: SlowAckSet) -> None:
         assert acks.ranges(ledger) == slow.ranges(ledger)
         for count_max in (-1, 0, 1, 2, 2**63 - 1):
             assert acks.ranges(ledger, count_max) == slow.ranges(ledger)[: max(count_max, 0)]
-        assert acks.to_longs(ledger) == slow.longs(ledger)
+        assert longs_in(acks, ledger) == slow.longs(ledger)
     assert acks.count_ranges() == sum(len(slow.ranges(each)) for each in acks.ledger_ids())
     assert acks.longs_size() == sum(len(slow.longs(each)) for each in acks.ledger_ids())
     assert acks.partial == len(slow.left)
@@ -158,7 +158,7 @@ class AckSetMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def add_again_what_is_known(self, data: st.DataObject) -> None:
         ledger = data.draw(st.sampled_from(self.acks.ledger_ids()))
-        self.acks.add_longs(ledger, self.acks.to_longs(ledger), LEDGERS[ledger] - 1)
+        self.acks.add_longs(ledger, longs_in(self.acks, ledger), LEDGERS[ledger] - 1)
 
     @rule(bytes_max=st.integers(64, 300))
     def copy_changes(self, bytes_max: int) -> None:
@@ -175,7 +175,7 @@ class AckSetMachine(RuleBasedStateMachine):
     def copy_everything_at_once(self) -> None:
         self.copy = AckSet(*self.acks.mark_delete)
         for ledger in self.acks.ledger_ids():
-            self.copy.add_longs(ledger, self.acks.to_longs(ledger), LEDGERS[ledger] - 1)
+            self.copy.add_longs(ledger, longs_in(self.acks, ledger), LEDGERS[ledger] - 1)
         for position, left in self.slow.left.items():
             self.copy.acknowledge_batch(*position, longs_of(left))
         self.acks.forget_changes()
@@ -213,7 +213,7 @@ def test_longs_and_ranges_restore_the_same_set(
     acks.advance(lambda ledger, entry: None)
     by_longs, by_ranges = AckSet(*acks.mark_delete), AckSet(*acks.mark_delete)
     for ledger in acks.ledger_ids():
-        by_longs.add_longs(ledger, acks.to_longs(ledger), LEDGERS[ledger] - 1)
+        by_longs.add_longs(ledger, longs_in(acks, ledger), LEDGERS[ledger] - 1)
         for lower, upper in acks.ranges(ledger):
             by_ranges.add_range(ledger, lower, upper, LEDGERS[ledger] - 1)
     for restored in (by_longs, by_ranges):
@@ -304,7 +304,7 @@ def test_changes_behind_a_mark_that_went_far_are_not_forgotten(mark: int) -> Non
     last, _ = acks.encode_runs(5, 0, 1_000, True)
     only = AckSet(5, -1)
     only.add_runs(5, last, 1_279)
-    assert only.to_longs(5) == [*[0] * 19, acks.to_longs(5)[19]]
+    assert longs_in(only, 5) == [*[0] * 19, longs_in(acks, 5)[19]]
 
 
 @given(st.binary(max_size=60), st.integers(-1, 5000))
@@ -385,7 +385,7 @@ def test_a_million_single_acks_are_kept() -> None:
         acks.add(1, entry)
     assert acks.holes == 1_000_000
     assert tuple(acks.mark_delete) == (1, -1)
-    longs = acks.to_longs(1)
+    longs = longs_in(acks, 1)
     assert len(longs) == 31_250
     restored = AckSet(1, -1)
     restored.add_longs(1, longs, 2_000_000)

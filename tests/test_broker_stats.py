@@ -233,7 +233,7 @@ def test_load_is_that_since_the_look_before(
         return ProcessStats(0, MIB, 1_000.0, cpu[0], 0, 0)
 
     interfaces(1_000, 2_000)
-    load = Load(lambda: at[0], process, tmp_path)
+    load = Load(lambda: at[0], process, tmp_path, tmp_path / "class")
     assert load.usage() == Usage(50.0, 400.0, 1.0, 2.0, 0.0, 0.0, 1_000.0)
     at[0], cpu[0] = 1_020.0, 15.0
     interfaces(11_000, 7_000)
@@ -245,6 +245,26 @@ def test_load_is_that_since_the_look_before(
     at[0], cpu[0] = 1_021.0, 15.0
     interfaces(0, 0)
     assert load.usage() == Usage(0.0, 400.0, 1.0, 2.0, 0.0, 0.0, 1_000.0)
+
+
+def test_the_limit_of_bandwidth_is_the_speed_of_the_interfaces(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "meminfo").write_text("MemTotal: 1 kB\n")
+    lines = ["Inter-|", " face |", *(f"{name}: {'0 ' * 16}" for name in ("lo", "a", "b", "c"))]
+    (tmp_path / "net" / "dev").write_text("\n".join(lines))
+    for name, speed in (("lo", "99"), ("a", "1000"), ("b", "-1")):
+        (tmp_path / "class" / name).mkdir(parents=True)
+        (tmp_path / "class" / name / "speed").write_text(f"{speed}\n")
+
+    def kbit_max(nic_gbit: float | None) -> float:
+        process = ProcessStats(0, 0, 0.0, 0.0, 0, 0)
+        places = (tmp_path, tmp_path / "class")
+        found = Load(lambda: 1.0, lambda: process, *places, nic_gbit).usage()
+        assert found is not None
+        return found.kbit_max
+
+    assert kbit_max(None) == 1_000_000
+    assert kbit_max(2.5) == 3 * 2_500_000
 
 
 def test_there_is_no_load_without_proc() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pyxbroker.base import bundles
+from pyxbroker.admin.resources import bundles as bundles_resource
 from pyxbroker.base.bundles import WHOLE, Bundle, boundaries_of, hash_of, parse
 from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.cluster import splitting
 from pyxbroker.metadata import paths
 from test_admin_topics import DONE, Rest, run
 from test_namespaces import FORCED, TOPICS, A, begin_with
@@ -255,6 +258,42 @@ def test_a_bundle_is_split_by_its_topics(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_bundle_is_split_by_the_load_of_its_open_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "splitAlgorithmName=flow_or_qps_equally_divide"
+
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        topics = [TopicName.get(f"{NAME}/t{number}") for number in range(40)]
+        first = parse(FIRST)
+        low, high = sorted(hash_of(each) for each in topics if each in first)[:2]
+        for each in topics:
+            assert await rest("PUT", f"{TOPICS}/{each.local_name}") == DONE
+            await rest.broker.topic(str(each))
+        assert await rest("PUT", f"{A}/{FIRST}/split?{query}") == DONE
+        before = boundaries_of((await rest("GET", f"{A}/bundles"))[1])
+        assert before == [0, 2**30, 2**31, 3 * 2**30, 2**32 - 1], "idle topics are not split"
+
+        def read(topics: Iterable[Topic]) -> Iterator[object]:
+            for each in topics:
+                rate = 20_000.0 if hash_of(each.name) in (low, high) else 0.0
+                yield SimpleNamespace(
+                    name=str(each.name),
+                    rate_in=rate,
+                    rate_out=0.0,
+                    throughput_in=0.0,
+                    throughput_out=0.0,
+                )
+
+        monkeypatch.setattr(bundles_resource, "read_stats", read)
+        assert await rest("PUT", f"{A}/{FIRST}/split?{query}") == DONE
+        after = boundaries_of((await rest("GET", f"{A}/bundles"))[1])
+        assert set(after) - set(before) == {low + (high - low) // 2 + 1}
+
+    run(tmp_path, scenario)
+
+
 def test_a_bundle_that_is_split_by_two_at_once_is_split_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,5 +350,5 @@ def test_force_has_to_be_allowed(tmp_path: Path) -> None:
 
 
 def test_bundles_of_one_hash_are_not_split() -> None:
-    assert bundles.halves(Bundle(5, 6)) == []
-    assert bundles.halves(Bundle(4, 6)) == [5]
+    assert splitting.halves(Bundle(5, 6)) == []
+    assert splitting.halves(Bundle(4, 6)) == [5]

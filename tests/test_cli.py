@@ -681,3 +681,63 @@ def test_wrong_names_and_urls_of_a_new_cluster_are_refused_before_zookeeper_is_a
     done = run("initialize-cluster-metadata", *words)
     assert done.returncode == 2
     assert f"{option} is {value!r}; expected {expected}." in done.stderr
+
+
+def test_a_new_cluster_says_soon_that_it_waits_for_zookeeper_and_where() -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    options = ("--metadata-store", f"zk:{address}", "--configuration-metadata-store")
+    words = ["--cluster", "east", "--web-service-url", "http://b:8080", *options, f"zk:{address}"]
+    began = time.monotonic()
+    with subprocess.Popen(
+        [*COMMAND, "initialize-cluster-metadata", *words], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == f"Waiting for ZooKeeper at {address}.\n"
+        finally:
+            process.kill()
+    assert time.monotonic() - began < 5
+
+
+COPY = ("ledgers", "copy", "--to", "zk:127.0.0.1:1", "--from")
+
+
+def test_a_copy_names_the_option_of_its_source_and_leaves_nothing_there(tmp_path: Path) -> None:
+    absent = run(*COPY, str(tmp_path / "absent"))
+    assert f"The data directory {tmp_path}/absent (--from) does not exist." in absent.stderr
+    unused = run(*COPY, str(tmp_path))
+    assert f"The directory {tmp_path} was never used by pyxbroker standalone" in unused.stderr
+    assert "--from names" in unused.stderr
+    assert list(tmp_path.iterdir()) == []
+    with contextlib.closing(DataDirectory(tmp_path)):
+        used = run(*COPY, str(tmp_path))
+    assert "choose another directory with --from." in used.stderr
+    assert {each.returncode for each in (absent, unused, used)} == {1}
+
+
+def test_a_copy_of_no_ledgers_at_a_time_is_refused(tmp_path: Path) -> None:
+    done = run(*COPY, str(tmp_path), "--in-flight", "0")
+    assert done.returncode == 2
+    assert "--in-flight is 0; expected 1 or more." in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_waits_for_zookeeper_stops_cleanly_under_its_own_name(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    options = ("--metadata", "zk:127.0.0.1:1", "--set", "clusterName=east", *ANY_PORTS)
+    with subprocess.Popen(
+        [*COMMAND, "broker", *options], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "ZooKeeper at 127.0.0.1:1" in process.stderr.readline()
+            process.send_signal(number)
+            rest = process.stderr.read()
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
+    lines = [line.split(maxsplit=2)[2] for line in rest.splitlines()]
+    assert lines[0] == f"broker event=stopping signal={number.name}"
+    assert lines[-1].startswith("broker event=stopped ms=")
+    assert list(tmp_path.iterdir()) == []

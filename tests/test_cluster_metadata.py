@@ -1,4 +1,4 @@
-"""The metadata of a new cluster, the checks of a broker before it uses it, and its registration."""
+"""The metadata of a new cluster, the checks of a broker before it uses it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import json
 from typing import Any
 
 import pytest
+from harness.brokers import free_ports
 
 from metadata_backends import coroutine_test
-from pyxbroker.cluster import registry
 from pyxbroker.cluster.checks import LAYOUT, Places, UnusableCluster, check_cluster
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.cluster.registry import AnotherBroker, BrokerRegistration, broker_data
 from pyxbroker.cluster.setup import Setup, set_up
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.store import MetadataStore, Unavailable, open_store
+from pyxbroker.roles import cluster_stores
 
 NUMBERS = itertools.count()
 PLACES = Places("zk:a", "zk:a/ledgers")
@@ -92,67 +92,27 @@ async def test_the_layout_of_bookkeepers_own_driver_is_accepted_and_others_are_n
             await check_cluster(store, "east", PLACES)
 
 
-def registration(
-    store: MetadataStore, port: int, lost: list[str], started_ms: int = 1
-) -> BrokerRegistration:
-    urls = {"webServiceUrl": f"http://127.0.0.1:{port}"}
-    value = broker_data(urls, "4.2.4", started_ms)
-    return BrokerRegistration(store, f"127.0.0.1:{port}", value, lost.append)
+@coroutine_test
+async def test_a_refusal_of_a_cluster_names_what_the_user_wrote() -> None:
+    store = await memory()
+    places = PLACES._replace(metadata_setting="--to", cluster_setting="--cluster")
+    with pytest.raises(UnusableCluster, match=r"or correct --to$"):
+        await check_cluster(store, "west", places)
+    await set_up(store, store, setup_of("east"))
+    with pytest.raises(UnusableCluster, match=r"--cluster must be one of east$"):
+        await check_cluster(store, "west", places)
 
 
 @coroutine_test
-async def test_a_broker_that_answers_is_not_replaced() -> None:
-    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    server = await asyncio.start_server(close, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    store, lost = await memory(), list[str]()
-    first = registration(store, port, lost)
-    await first.acquire(lost.append)
-    with pytest.raises(AnotherBroker, match=f"broker 127.0.0.1:{port} serves this cluster"):
-        await registration(store, 1, lost).acquire(lost.append)
-    assert await store.children(paths.BROKERS) == [f"127.0.0.1:{port}"]
-    await first.release()
-    await registration(store, 1, lost).acquire(lost.append)
-    assert lost == []
-    server.close()
-
-
-@coroutine_test
-async def test_a_broker_that_is_gone_is_followed_when_its_session_has_ended(
+async def test_a_store_that_does_not_answer_is_reported_with_its_address_and_its_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry, "POLL_S", 0.01)
-    store = await memory()
-    gone = registration(store, 1, [])
-    await gone.acquire(lambda other: None)
-    waits: list[str] = []
-    lost: list[str] = []
-    following = asyncio.ensure_future(registration(store, 2, lost).acquire(waits.append))
+    monkeypatch.setattr(cluster_stores, "REPORT_AFTER_S", 0.05)
+    hosts, waits = f"127.0.0.1:{free_ports(1)[0]}", list[str]()
+    store = open_store(f"zk:{hosts}", connect_timeout_ms=300, setting="--to")
+    with pytest.raises(Unavailable, match=rf"answers at {hosts} .* or correct --to$"):
+        await cluster_stores.open_reporting(store, hosts, waits.append)
+    assert waits == [f"ZooKeeper at {hosts}"]
+    await cluster_stores.open_reporting(MemoryStore(""), hosts, waits.append)
     await asyncio.sleep(0.1)
-    assert not following.done()
-    assert set(waits) == {"127.0.0.1:1"}
-    await gone.release()
-    await following
-    assert await store.children(paths.BROKERS) == ["127.0.0.1:2"]
-
-
-@coroutine_test
-async def test_a_restarted_broker_takes_its_own_registration_over() -> None:
-    store = await memory()
-    await registration(store, 1, []).acquire(lambda other: None)
-    await registration(store, 1, [], started_ms=2).acquire(lambda other: None)
-    assert (await record(store, paths.broker("127.0.0.1:1")))["startTimestamp"] == 2
-
-
-@coroutine_test
-async def test_of_two_brokers_that_start_together_the_first_one_stays() -> None:
-    store = await memory()
-    outcomes = await asyncio.gather(
-        *(registration(store, port, []).acquire(lambda other: None) for port in (1, 2)),
-        return_exceptions=True,
-    )
-    refused = [each for each in outcomes if isinstance(each, AnotherBroker)]
-    assert len(refused) == 1
-    assert len(await store.children(paths.BROKERS)) == 1
+    assert len(waits) == 1

@@ -281,7 +281,8 @@ def test_who_is_not_let_in_leaves_no_ring() -> None:
     assert asyncio.run(rings_of_refusals(refused)) == []
 
 
-def test_a_read_that_is_answered_leaves_no_ring() -> None:
+@pytest.mark.parametrize("bookies", [2, 3], ids=["of one bookie", "of several bookies"])
+def test_a_read_that_is_answered_leaves_no_ring(bookies: int) -> None:
     """What it read would keep memory of the storage until the collector comes."""
 
     class Bookie:
@@ -289,13 +290,15 @@ def test_a_read_that_is_answered_leaves_no_ring() -> None:
             asyncio.get_running_loop().call_soon(arguments[-1], NO_ENTRY)
 
     async def run() -> None:
-        handle = ReadHandle(1, [Segment(0, [Bookie(), Bookie()])], 2)  # type: ignore[list-item]
+        members = [Bookie() for _ in range(bookies)]
+        handle = ReadHandle(1, [Segment(0, members)], 2)  # type: ignore[arg-type]
+        handle.entry_bytes = 1
         gc.collect()
         gc.disable()
         try:
             for _ in range(10):
                 with pytest.raises(NoSuchEntry):
-                    await handle.read_future(0, 0)
+                    await handle.read_future(0, 9)
             assert gc.collect() == 0
         finally:
             gc.enable()

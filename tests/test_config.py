@@ -232,14 +232,14 @@ def test_keys_that_do_nothing_are_told_by_what_somebody_wants(tmp_path: Path) ->
     path = write(
         tmp_path,
         "functionsWorkerEnabled=false\nexposeTopicLevelMetric=true\nbrokerClient_x=1\n"
-        "loadBalancerEnabled=true\nloadBalancerSheddingEnabled=false\n",
+        "loadBalancerDebugModeEnabled=false\nloadBalancerTransferEnabled=false\n",
     )
     ignored = Config.load(path).ignored
-    assert list(ignored.at_default) == ["functionsWorkerEnabled", "loadBalancerEnabled"]
-    assert list(ignored.wanted) == ["brokerClient_x", "loadBalancerSheddingEnabled"]
+    assert list(ignored.at_default) == ["functionsWorkerEnabled", "loadBalancerDebugModeEnabled"]
+    assert list(ignored.wanted) == ["brokerClient_x", "loadBalancerTransferEnabled"]
     assert list(ignored.unknown) == ["exposeTopicLevelMetric"]
     # Whoever takes it back wants nothing more.
-    again = Config.load(path, overrides={"loadBalancerSheddingEnabled": "true"}).ignored
+    again = Config.load(path, overrides={"loadBalancerTransferEnabled": "true"}).ignored
     assert list(again.wanted) == ["brokerClient_x"]
 
 
@@ -267,8 +267,8 @@ def test_the_tls_switch_of_old_files_needs_a_port_for_tls(tmp_path: Path) -> Non
 
 
 def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:
-    config = Config.load(write(tmp_path, "brokerClientAuthenticationPlugin=x\n"))
-    assert list(config.ignored.wanted) == ["brokerClientAuthenticationPlugin"]
+    config = Config.load(write(tmp_path, "brokerClientSslProvider=x\n"))
+    assert list(config.ignored.wanted) == ["brokerClientSslProvider"]
 
 
 @pytest.mark.parametrize("address", ["a b", "http://a", "a:1/x", "me@a", "a,b", "a\nb"])
@@ -320,6 +320,18 @@ def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
     assert Config.load(None, None, {"journalMaxSizeMB": "6"}).journalMaxSizeMB == 6
     small = {"journalMaxSizeMB": "4", "maxMessageSize": "1048576"}
     assert Config.load(None, None, small).journalMaxSizeMB == 4
+
+
+def test_quorums_that_do_not_fit_are_refused_by_their_keys() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(None, None, {"managedLedgerDefaultWriteQuorum": "3"}, is_cluster=True)
+    assert str(caught.value) == (
+        "managedLedgerDefaultEnsembleSize=2, managedLedgerDefaultWriteQuorum=3,"
+        " managedLedgerDefaultAckQuorum=2 do not fit: each must be at least as large as the next"
+        " one."
+    )
+    wide = {"managedLedgerDefaultEnsembleSize": "3", "managedLedgerDefaultAckQuorum": "1"}
+    assert Config.load(None, None, wide, is_cluster=True).managedLedgerDefaultWriteQuorum == 2
 
 
 # 14,496 bytes below a whole MiB is the largest payload that a file of that size holds.
@@ -446,3 +458,25 @@ def test_a_list_of_choices_is_taken(text: str) -> None:
 def test_a_list_with_another_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="separated by commas"):
         Config.load(overrides={"subscriptionTypesEnabled": text})
+
+
+@pytest.mark.parametrize(
+    "key", ["bookkeeperClientAuthenticationPlugin", "bookkeeper_clientAuthProviderFactoryClass"]
+)
+def test_a_broker_of_a_cluster_refuses_authentication_to_bookies_that_it_does_not_have(
+    tmp_path: Path, key: str
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{key}=org.apache.bookkeeper.sasl.SASLClientProviderFactory\n")
+    with pytest.raises(ConfigError, match=f"^{key} is set, but this broker has no such plugin"):
+        Config.load(conf, is_cluster=True)
+    Config.load(conf)  # standalone has no other bookies
+    conf.write_text(f"{key}=\n")
+    Config.load(conf, is_cluster=True)
+
+
+def test_every_key_of_bookkeepers_client_has_an_effect_or_is_listed() -> None:
+    page = Path("docs/configuration.md").read_text()
+    listed = page.partition("## BookKeeper's client, without effect")[2]
+    for key in (each for each in java_keys.DEFAULTS if each.startswith("bookkeeper")):
+        assert (f"`{key}`" in listed) is (key not in SCHEMA), key

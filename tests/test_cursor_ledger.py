@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Coroutine, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from one_bookie import LIMITS, Node, append, ledgers_of, until
-from oracles.ackset import longs_of
+from oracles.ackset import longs_in, longs_of
 from pyxbroker.ackset import AckSet
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError
@@ -42,7 +44,7 @@ def state_of(acks: AckSet) -> State:
         for each in info.batchedEntryDeletionIndexInfo:
             batches[each.position.ledgerId, each.position.entryId] = list(each.deleteSet)
     assert len(batches) == acks.partial
-    return acks.mark_delete, {each: acks.to_longs(each) for each in acks.ledger_ids()}, batches
+    return acks.mark_delete, {each: longs_in(acks, each) for each in acks.ledger_ids()}, batches
 
 
 def is_within(acks: AckSet, state: State) -> bool:
@@ -133,12 +135,23 @@ class Batch:
         return self.entries[i]
 
 
-def ledger_on(stored: Stored, ranges_max: int = 20) -> CursorLedger:
-    ledger = CursorLedger(
-        LIMITS._replace(cursor_entries_per_ledger_max=1000, ranges_whole_max=ranges_max)
-    )
+def ledger_on(stored: Stored, is_shared: bool) -> CursorLedger:
+    limits = {"cursor_entries_per_ledger_max": 1000, "ranges_whole_max": 20}
+    ledger = CursorLedger(LIMITS._replace(**limits, entry_bytes_max=3000), is_shared)
     ledger.handle = cast(Any, stored)
     return ledger
+
+
+def read_as_pulsar(entry: bytes) -> AckSet:
+    """Restore what Apache's brokers find in the last entry of a ledger: ranges, or else bits."""
+    info = records.decode_position_info(entry)
+    info.ClearField("changes")
+    if info.individualDeletedMessages:
+        info.ClearField("individualDeletedMessageRanges")
+    acks, _ = positions.restore_position(info)
+    for _ in positions.merge_position(acks, info, ENDS):
+        pass
+    return acks
 
 
 class CursorLedgerMachine(RuleBasedStateMachine):
@@ -146,15 +159,16 @@ class CursorLedgerMachine(RuleBasedStateMachine):
     states of a few hundred bytes take several entries.
     """
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(is_shared=st.booleans())
+    def open(self, is_shared: bool) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(cursor_ledger, "ENTRY_BYTES_MAX", 300)
         self.patch.setattr(cursor_ledger, "SMALL_BYTES", 200)
         self.patch.setattr(cursor_ledger, "CHANGES_BYTES_MIN", 1500)
         self.acks = AckSet(3, -1, tracked=True)
+        self.is_shared = is_shared
         self.stored = Stored()
-        self.ledger = ledger_on(self.stored)
+        self.ledger = ledger_on(self.stored, is_shared)
         self.states: dict[int, State] = {}  # by the entries of the ledger after a write
 
     @rule(ledger=some_ledger, seed=st.integers(0, 99), count=st.integers(1, 60))
@@ -188,6 +202,9 @@ class CursorLedgerMachine(RuleBasedStateMachine):
     @rule(urgent=st.booleans())
     def write(self, urgent: bool) -> None:
         at_once(self.ledger.write(self.acks, {}, urgent))
+        if self.is_shared:
+            fits = positions.whole_encoder(self.acks, None, 3000) is not None
+            assert self.ledger.is_whole == fits
         self.states[len(self.stored.entries)] = state_of(self.acks)
         self.same()
 
@@ -195,14 +212,14 @@ class CursorLedgerMachine(RuleBasedStateMachine):
     def write_at_the_end(self) -> None:
         at_once(self.ledger.write_for_pulsar(self.acks, {}))
         self.states[len(self.stored.entries)] = state_of(self.acks)
-        assert self.ledger.is_whole
+        assert self.ledger.is_whole or self.is_shared
         self.same()
 
     @rule()
     def go_on_in_a_new_ledger(self) -> None:
         self.check_prefixes()
         self.stored = Stored()
-        self.ledger = ledger_on(self.stored)
+        self.ledger = ledger_on(self.stored, self.is_shared)
         self.states = {}
         self.write(True)
 
@@ -210,6 +227,10 @@ class CursorLedgerMachine(RuleBasedStateMachine):
         restored = self.stored.restored()
         assert restored is not None
         assert state_of(restored) == state_of(self.acks)
+        if self.ledger.is_whole:
+            last = Stored(self.stored.entries[-1:])
+            assert len(last.entries[0]) < 3000 or not self.is_shared
+            assert state_of(read_as_pulsar(last.entries[0])) == state_of(self.acks)
 
     @precondition(lambda self: self.states)
     @rule(data=st.data())
@@ -254,11 +275,14 @@ TestCursorLedger.settings = settings(max_examples=60, stateful_step_count=30, de
 # --- with a storage -------------------------------------------------------------------------------
 
 
-async def opened(node: Node, entries: int, **limits: Any) -> tuple[ManagedLedger, Cursor]:
+async def opened(
+    node: Node, entries: int, is_shared: bool = False, **limits: Any
+) -> tuple[ManagedLedger, Cursor]:
     """A managed ledger with so many entries and a cursor before them.
 
     Only the ledger's counter knows of the entries: their bytes do not matter here.
     """
+    node.store.is_shared = is_shared
     managed_ledger = await node.open(LIMITS._replace(**limits))
     cursor = Cursor(managed_ledger, "c", managed_ledger.first_position())
     managed_ledger.cursors["c"] = cursor
@@ -357,14 +381,14 @@ def test_what_is_written_stays_in_proportion(tmp_path: Path) -> None:
 def test_a_state_that_pulsar_can_read_follows_what_was_written_in_haste(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Node(tmp_path / "bookie") as node:
-            managed_ledger, cursor = await opened(node, 10_000, mark_delete_per_s=50.0)
+            managed_ledger, cursor = await opened(node, 110_000, mark_delete_per_s=50.0)
             ledger = managed_ledger.last_confirmed.ledger_id
-            cursor.acknowledge_positions((ledger, n) for n in range(1, 5000, 2))
+            cursor.acknowledge_positions((ledger, n) for n in range(1, 100_000, 40))
             await cursor.persist()
             assert cursor._ledger is not None and cursor._ledger.is_whole
             handle = cursor._ledger.handle
             before = handle.length
-            cursor.acknowledge_positions([(ledger, 7000)])
+            cursor.acknowledge_positions([(ledger, 105_000)])
             await cursor.persist()
             assert not cursor._ledger.is_whole
             assert handle.length - before < 100
@@ -372,7 +396,8 @@ def test_a_state_that_pulsar_can_read_follows_what_was_written_in_haste(tmp_path
             assert not cursor._ledger.wants_whole
             [last] = [await handle.read_future(handle.last_add_confirmed, handle.pending.next - 1)]
             info = records.decode_position_info(last.data(0))
-            assert len(info.individualDeletedMessages) == 2501
+            [longs] = info.individualDeletedMessageRanges
+            assert len(longs.values) == 105_000 // 64 + 1
             assert not info.HasField("changes")
 
     asyncio.run(scenario())
@@ -396,6 +421,69 @@ def test_a_state_with_too_many_ranges_for_an_entry_is_stored_as_pulsars_bits(
             await cursor.close()
             assert cursor.ledger_id != NO_LEDGER
             assert state_of(await found_by(node, cursor, 400_000)) == state_of(cursor.acks)
+
+    asyncio.run(scenario())
+
+
+async def last_entry_of(cursor: Cursor) -> Any:
+    assert cursor._ledger is not None
+    last = cursor._ledger.last_entry_id
+    batch = await cursor._ledger.handle.read_future(last, last)
+    return records.decode_position_info(batch.data(0))
+
+
+def test_on_a_shared_store_pulsar_finds_a_million_holes_after_each_receipt(tmp_path: Path) -> None:
+    """Whenever the broker ends, an Apache broker that continues has all that was answered."""
+
+    async def scenario() -> None:
+        entries = 2_000_000
+        async with Node(tmp_path / "bookie") as node:
+            managed_ledger, cursor = await opened(node, entries, is_shared=True)
+            ledger = managed_ledger.last_confirmed.ledger_id
+            cursor.acknowledge_positions((ledger, n) for n in range(1, entries, 2))
+            began = time.monotonic()
+            for answered in (10, 100, 1000, 10_000, 100_000):
+                cursor.acknowledge_positions([(ledger, answered)])
+                cursor.acks.acknowledge_batch(ledger, answered + 2, [5, -1])
+                await cursor.persist()
+                info = await last_entry_of(cursor)
+                assert not info.HasField("changes")
+                [longs] = info.individualDeletedMessageRanges
+                assert longs.values[answered >> 6] >> (answered & 63) & 1
+                last = info.batchedEntryDeletionIndexInfo[-1]
+                assert (last.position.entryId, list(last.deleteSet)) == (answered + 2, [5, -1])
+            # Receipts that follow each other do not take a bookie for themselves.
+            assert cursor._ledger is not None
+            written = cursor._ledger.handle.length
+            assert written > 5 * entries / 64 * 10
+            pace = cursor_ledger.WHOLE_BYTES_PER_S
+            assert time.monotonic() - began > 0.8 * written / pace - written / 5 / pace
+            expected = state_of(cursor.acks)
+            successor = node.kill()
+        async with successor as node:
+            assert state_of(await found_by(node, cursor, entries)) == expected
+
+    asyncio.run(scenario())
+
+
+def test_on_a_shared_store_a_state_above_the_largest_entry_is_in_several(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        entries = 1_000_000
+        async with Node(tmp_path / "bookie") as node:
+            limits = {"is_shared": True, "entry_bytes_max": 100_000}
+            managed_ledger, cursor = await opened(node, entries, **limits)
+            ledger = managed_ledger.last_confirmed.ledger_id
+            cursor.acknowledge_positions((ledger, n) for n in range(1, entries, 2))
+            await cursor.persist()
+            assert cursor._ledger is not None and not cursor._ledger.is_whole
+            before = cursor._ledger.handle.length
+            cursor.acknowledge_positions([(ledger, 8)])
+            await cursor.persist()
+            assert cursor._ledger.handle.length - before < 100
+            expected = state_of(cursor.acks)
+            successor = node.kill()
+        async with successor as node:
+            assert state_of(await found_by(node, cursor, entries)) == expected
 
     asyncio.run(scenario())
 
@@ -464,6 +552,27 @@ def test_ranges_over_the_ends_of_ledgers_are_restored() -> None:
     assert acks.ranges(8) == [(-1, 2)]
 
 
+def test_a_long_state_is_restored_in_short_steps() -> None:
+    """So that the loop serves clients meanwhile."""
+    info = info_of()
+    for number in range(20_000):
+        each = info.individualDeletedMessages.add()
+        each.lowerEndpoint.ledgerId = each.upperEndpoint.ledgerId = 3
+        each.lowerEndpoint.entryId, each.upperEndpoint.entryId = 2 * number, 2 * number + 1
+        place = info.batchedEntryDeletionIndexInfo.add(deleteSet=[1]).position
+        place.ledgerId, place.entryId = 3, 2 * number
+    info.individualDeletedMessageRanges.add(key=4, values=[5] * 100_000)
+    acks, _ = positions.restore_position(info)
+    restored = []
+    for _ in positions.merge_position(acks, info, {3: 10**6, 4: 10**8}):
+        restored.append((len(acks.ranges(3)), acks.acknowledged_up_to(4, 0, 10**7), acks.partial))
+    assert restored[-1] == (20_000, 200_000, 20_000)
+    # Ranges, words of two bits, and batches: each step takes a millisecond.
+    for before, after in pairwise([(0, 0, 0), *restored]):
+        added = [now - then for then, now in zip(before, after, strict=True)]
+        assert added[0] <= 1000 and added[1] <= 2 * 16_384 and added[2] <= 1000
+
+
 def test_entries_that_do_not_exist_are_not_restored() -> None:
     """Whatever the bytes say, and without taking memory for them."""
     info = info_of()
@@ -512,7 +621,7 @@ def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
         async with Node(tmp_path / "bookie") as node:
             managed_ledger = await node.open()
             await append(managed_ledger, b"x")
-            ledger = await CursorLedger.create(node.client, "t", "c", LIMITS)
+            ledger = await CursorLedger.create(node.client, "t", "c", LIMITS, False)
             await ledger.write(AckSet(3, 1), {"p": 1}, urgent=True)
             await node.client.recover(ledger.ledger_id)
             for _ in range(2):

@@ -28,6 +28,7 @@ from pyxbroker.policies.table import of_broker
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import SCHEMA, Config
 from pyxbroker.settings.schema import Setting
+from pyxbroker.settings.sections.load_balancing import LoadBalancing
 
 # Runs the command line, and changes one setting when the broker is ready.
 CHANGE = """
@@ -100,8 +101,10 @@ CASES: dict[str, tuple[object, Callable[[Broker], None]]] = {
 AT_EACH_USE = {
     *("forceDeleteNamespaceAllowed", "forceDeleteTenantAllowed"),
     *("maxTenants", "maxNamespacesPerTenant", "defaultNumberOfNamespaceBundles"),
-    "maxConcurrentLookupRequest",
+    *("maxConcurrentLookupRequest", "namespaceBundleUnloadingTimeoutMs"),
 }
+# Asked for at each decision of a leader; tests/test_shedding.py changes some of them.
+OF_LEADERS = {key for key, row in LoadBalancing.rows.items() if row.dynamic}
 # What the broker does when they change.
 ON_CHANGE = {
     *("brokerPublisherThrottlingMaxMessageRate", "brokerPublisherThrottlingMaxByteRate"),
@@ -127,7 +130,7 @@ def of_policies() -> set[str]:
 
 def test_every_dynamic_setting_has_a_case() -> None:
     dynamic = {key for key, row in SCHEMA.items() if row.dynamic}
-    assert dynamic - of_policies() == set(CASES) | AT_EACH_USE | ON_CHANGE
+    assert dynamic - of_policies() == set(CASES) | AT_EACH_USE | ON_CHANGE | OF_LEADERS
 
 
 def test_the_limits_of_the_entry_cache_follow_the_settings(tmp_path: Path) -> None:

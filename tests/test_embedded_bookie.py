@@ -110,14 +110,14 @@ def test_a_failed_journal_tells_everyone_once(tmp_path: Path) -> None:
         node.faults.rule("fdatasync", ".journal", errno=5)
         for adder in adders:
             adder.add(node, 1, adders.index(adder), b"x")
-        node.bookie.fence(2, KEY, fenced.append)
+        node.bookie.fence(2, CRC32C, fenced.append)
         await until(lambda: node.bookie.failure != 0)
         assert [adder.failed for adder in adders] == [[(n, IO_ERROR)] for n in range(10)]
         assert all(adder.acked == [] for adder in adders)
         assert fenced == [IO_ERROR]
         late = Adder()
         late.add(node, 1, 10, b"x")
-        node.bookie.fence(3, KEY, fenced.append)
+        node.bookie.fence(3, CRC32C, fenced.append)
         assert late.failed == [], "the answer comes later"
         await turns()
         assert late.failed == [(10, IO_ERROR)]
@@ -287,7 +287,7 @@ def test_fencing_is_durable_and_stops_adds(tmp_path: Path) -> None:
         adder = Adder()
         fenced: list[int] = []
         adder.add(node, 1, 0, b"before")
-        node.bookie.fence(1, KEY, fenced.append)
+        node.bookie.fence(1, CRC32C, fenced.append)
         assert fenced == []
         await until(lambda: fenced == [-1])
         assert adder.acked == [(0, 0)], "what came before the fence is durable with it"
@@ -310,7 +310,7 @@ def test_a_fence_answers_the_last_add_confirmed(tmp_path: Path) -> None:
             adder.add(node, 1, entry_id, b"x" * entry_id)
         await until(lambda: len(adder.entries) == 10)
         for _ in range(2):
-            node.bookie.fence(1, KEY, fenced.append)
+            node.bookie.fence(1, CRC32C, fenced.append)
         await until(lambda: fenced == [8, 8])
 
     run(tmp_path, scenario)

@@ -10,7 +10,8 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
-from pyxbroker.ledger import ensemble, read_policy
+from pyxbroker.entry import EntryBatch
+from pyxbroker.ledger import read_policy
 from pyxbroker.ledger.bookie import DISCONNECTED
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
@@ -28,13 +29,20 @@ QUICK = ReadSettings(speculative_s=0.05, timeout_s=0.1)
 class Cluster:
     """Five model bookies, and a ledger client whose ledgers are on three of them."""
 
-    def __init__(self, node: Node, directory: Path, seed: int, reads: ReadSettings) -> None:
+    def __init__(
+        self,
+        node: Node,
+        directory: Path,
+        seed: int,
+        reads: ReadSettings,
+        quorums: LedgerQuorums = QUORUMS,
+    ) -> None:
         self.node = node
         self.bookies = [
             ModelBookie(directory / f"b{i}", node.turn, f"b{i}", 10 * seed + i) for i in range(5)
         ]
         by_id = {each.bookie_id: each for each in self.bookies}
-        self.client = LedgerClient(node.store, by_id, node.turn, QUORUMS, read_settings=reads)
+        self.client = LedgerClient(node.store, by_id, node.turn, quorums, read_settings=reads)
         self.cache = EntryCache(1 << 20, age_max_s=60)
 
     async def open(self) -> ManagedLedger:
@@ -54,10 +62,11 @@ def run(
     scenario: Callable[[Cluster], Awaitable[None]],
     seed: int = 1,
     reads: ReadSettings = QUICK,
+    quorums: LedgerQuorums = QUORUMS,
 ) -> None:
     async def main() -> None:
         async with Node(tmp_path / "node") as node:
-            cluster = Cluster(node, tmp_path, seed, reads)
+            cluster = Cluster(node, tmp_path, seed, reads, quorums)
             try:
                 await scenario(cluster)
             finally:
@@ -155,9 +164,9 @@ def test_a_bookie_that_fails_while_its_ledger_is_closed_is_replaced_before(tmp_p
 def test_a_bookie_that_never_answers_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.4)
 
     async def scenario(cluster: Cluster) -> None:
+        cluster.client.add_timeout_s = 0.4
         managed_ledger = await cluster.open()
         for silent in cluster.bookies[:2]:
             silent.drops = 1.0
@@ -254,6 +263,89 @@ def test_a_damaged_answer_is_counted_and_the_next_bookie_is_asked(tmp_path: Path
         assert damaged == {f"b{handle.ledger_id % 3}": 1}
 
     run(tmp_path, scenario)
+
+
+STRIPED = LedgerQuorums(3, 2, 2)
+PATIENT = ReadSettings(speculative_s=0.0, timeout_s=30.0)
+
+
+def data_of(batch: EntryBatch) -> list[bytes]:
+    return [batch.data(i) for i in range(len(batch))]
+
+
+async def striped(cluster: Cluster, count: int) -> EnsembleHandle:
+    """A ledger whose entries alternate between bookies, with this many of them, and one read."""
+    managed_ledger = await cluster.open()
+    await append_all(cluster, managed_ledger, entries(0, count))
+    handle = managed_ledger.current
+    assert isinstance(handle, EnsembleHandle)
+    # The first read tells how large entries are.
+    assert data_of(await handle.read_future(0, count - 1)) == entries(0, 2)
+    for each in cluster.bookies:
+        each.reads = 0
+    return handle
+
+
+@pytest.mark.usefixtures("alike")
+def test_the_bookies_of_a_striped_ledger_are_read_together(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle = await striped(cluster, 30)
+        assert data_of(await handle.read_future(2, 29)) == entries(2, 30)
+        assert [each.reads for each in cluster.bookies[:3]] == [5, 4, 5]
+        cluster.bookies[1].is_down = True
+        # Until it is known that one is down, its entries are read one by one from the others.
+        while len(await handle.read_future(0, 29)) < 30:
+            pass
+        assert data_of(await handle.read_future(1, 28)) == entries(1, 29)
+
+    run(tmp_path, scenario, reads=PATIENT, quorums=STRIPED)
+
+
+@pytest.mark.usefixtures("alike")
+def test_a_read_of_a_striped_ledger_keeps_its_limits(tmp_path: Path) -> None:
+    async def read(handle: EnsembleHandle, count_max: int, bytes_max: int) -> EntryBatch:
+        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
+        handle.read(0, 29, count_max, bytes_max, future.set_result)  # type: ignore[arg-type]
+        return await future
+
+    async def scenario(cluster: Cluster) -> None:
+        handle = await striped(cluster, 30)
+        assert len(await read(handle, 7, 1 << 20)) == 7
+        size = (await read(handle, 1, 1 << 20)).byte_count
+        batch = await read(handle, 30, 11 * size)
+        assert 9 <= len(batch) <= 11
+        assert data_of(batch) == entries(0, len(batch))
+        assert len(await read(handle, 30, 1)) == 1
+        # Entries were expected to be much smaller than they are.
+        handle.entry_bytes = 1
+        assert 9 <= len(await read(handle, 30, 11 * size)) <= 11
+
+    run(tmp_path, scenario, reads=PATIENT, quorums=STRIPED)
+
+
+@pytest.mark.usefixtures("alike")
+def test_a_silent_bookie_does_not_delay_the_entries_before_its_own(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle = await striped(cluster, 30)
+        cluster.bookies[0].drops = 1.0
+        # Entries 0 and 1 are asked from bookie 1, 2 and 3 from bookie 0.
+        batch = await asyncio.wait_for(handle.read_future(0, 29), 10)
+        assert data_of(batch) == entries(0, 2)
+
+    run(tmp_path, scenario, reads=PATIENT, quorums=STRIPED)
+
+
+def test_a_damaged_part_of_a_striped_read_is_read_elsewhere(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle = await striped(cluster, 30)
+        cluster.bookies[2].is_damaged = True
+        found: list[bytes] = []
+        while len(found) < 30:
+            found += data_of(await handle.read_future(len(found), 29))
+        assert found == entries(0, 30)
+        assert cluster.client.read_policy().damaged["b2"] > 0
+
+    run(tmp_path, scenario, quorums=STRIPED)
 
 
 def test_subscriptions_that_read_the_same_share_one_read(tmp_path: Path) -> None:

@@ -45,11 +45,18 @@ class Rule:
         self.asked.append((str(topic), authoritative, listener))
         return self.decision
 
-    async def find_of_bundle(self, namespace: str, bundle: Bundle, authoritative: bool) -> Decision:
+    async def find_of_bundle(
+        self, namespace: str, bundle: Bundle, authoritative: bool, acquires: bool
+    ) -> Decision:
         self.asked.append((f"{namespace}/{bundle}", authoritative, ""))
         return self.decision
 
-    async def check(self, topic: TopicName) -> Decision:
+    async def release(
+        self, namespace: str, bundle: Bundle, close: Callable[[], Awaitable[None]]
+    ) -> None:
+        raise AssertionError("another broker has the bundle")
+
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         return self.decision
 
 
@@ -100,6 +107,19 @@ def test_a_lookup_redirects_to_another_broker(tmp_path: Path, authoritative: boo
         assert not list(broker.topics.registry)
 
     commands(tmp_path, rule, scenario)
+
+
+def test_a_lookup_connects_to_the_owner_of_the_topic(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        rest.broker.service.ownership = Rule(Redirect(OTHER, False, is_owner=True))
+        client = await rest.broker.client()
+        answer = await client.request(pb.CommandLookupTopic(topic=TOPIC), "lookupTopicResponse")
+        assert answer.response == pb.CommandLookupTopicResponse.Connect
+        assert answer.authoritative
+        assert (answer.brokerServiceUrl, answer.brokerServiceUrlTls) == OTHER[::2]
+        assert (await rest("GET", LOOKUP))[1]["httpUrl"] == OTHER.web_url
+
+    run(tmp_path, scenario)
 
 
 def test_a_lookup_without_a_broker_fails(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pyxbroker.metadata.coordination import (
     next_counter_value,
 )
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.metadata.store import MetadataStore, Unavailable
+from pyxbroker.metadata.store import MetadataStore, Notification, Unavailable
 
 SETTINGS = ClusterSettings("standalone", "http://127.0.0.1:8080", "pulsar://127.0.0.1:6650")
 
@@ -67,6 +67,23 @@ async def test_a_lock_of_a_former_session_of_ours_is_taken_over() -> None:
     await lock.acquire()
     await former.close()
     assert await present.exists("/locks/a")
+
+
+@coroutine_test
+async def test_a_lock_whose_node_is_of_this_session_is_not_created_again() -> None:
+    store, other = await _memory("own"), await _memory("own")
+    lock = ResourceLock(store, "/locks/a", b"me")
+    await lock.acquire()
+    changes: list[Notification] = []
+    other.watch(changes.append, prefix="/locks")
+    await other.get("/locks/a")
+    # The deletion of an earlier node may be reported when the new one exists.
+    lock.recreate()
+    await _settle()
+    assert changes == []
+    await lock.update(b"me, changed")
+    await lock.release()
+    assert not await other.exists("/locks/a")
 
 
 @coroutine_test

@@ -263,7 +263,7 @@ async def test_a_store_of_format_1_is_copied_and_goes_on(tmp_path: Path) -> None
     store = EmbeddedStore(tmp_path / "metadata")
     await store.open()
     node = await store.get("/a")
-    assert node == (b"value", 3, False, 1000, 2000)
+    assert node == (b"value", 3, False, 1000, 2000, False)
     assert (await store.put("/ids/ID-", b"", sequential=True)).path == "/ids/ID-0000000002"
     assert await store.put("/a", b"new", 3) == ("/a", 4)
     assert [each.severity for each in store.findings] == [Severity.NOTE]

@@ -6,6 +6,7 @@ Two processes share the metadata: what the one makes, the other one hears of.
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,14 @@ def shared(zookeeper: ZooKeeperServer, tmp_path: Path) -> Backend:
 def watches(store: MetadataStore) -> int:
     """Those that ZooKeeper has for it, by what kazoo knows of them; the store knows of the same."""
     assert isinstance(store, ZooKeeperStore) and store._client is not None
-    count = len(store._client._data_watchers) + len(store._client._child_watchers)
-    assert len(store._watched) == count
+    client = store._client
+    # kazoo's thread notes a watch after it has passed on the answer.
+    deadline = time.monotonic() + 10
+    while (count := len(client._data_watchers) + len(client._child_watchers)) != len(
+        store._watched
+    ):
+        assert time.monotonic() < deadline, (count, len(store._watched))
+        time.sleep(0.001)
     return count
 
 
@@ -366,7 +373,7 @@ def test_nothing_is_told_of_a_store_that_is_closed() -> None:
 
 
 def test_an_event_is_told_whatever_is_known_of_its_answer() -> None:
-    """kazoo's threads may bring the event of a watch before the answer that set it."""
+    """kazoo's thread may bring the event of a watch before the answer that set it."""
     heard: list[Notification] = []
     watched = WatchedPaths(lambda call, *arguments: call(*arguments), heard.append)
     watched.on_event(WatchedEvent(EventType.CHANGED, KeeperState.CONNECTED, "/n"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyxbroker.ledger import retries
 from pyxbroker.ledger.bookie import DAMAGED
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import Unavailable
+from pyxbroker.metadata.store import Put, Unavailable
 from pyxbroker.proto import PulsarApi as pb
 
 NAME = "public/default/persistent/t"
@@ -193,6 +193,27 @@ def test_it_waits_for_the_metadata_store(tmp_path: Path, operation: str) -> None
         managed_ledger = await node.open()
         assert refused == 4
         check(managed_ledger, positions)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_opening_writes_a_shared_store_once(tmp_path: Path, is_shared: bool) -> None:
+    """Refused writes are expensive there. Elsewhere creating it is tried first."""
+
+    async def scenario(node: Node, positions: Positions) -> None:
+        node.store.is_shared = is_shared
+        put_all = node.store.put_all
+        writes: list[list[str]] = []
+
+        def noted(puts: Sequence[Put]) -> Any:
+            writes.append([put.path for put in puts])
+            return put_all(puts)
+
+        node.store.put_all = noted  # type: ignore[method-assign]
+        check(await node.open(), positions)
+        named = [each for each in writes if paths.managed_ledger(NAME) in each]
+        assert len(named) == (1 if is_shared else 2)
 
     run(tmp_path, scenario)
 

@@ -12,7 +12,7 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
-from pyxbroker.ledger import ensemble
+from pyxbroker.ledger import quarantine
 from pyxbroker.ledger.bookie import TIMED_OUT
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
@@ -42,7 +42,7 @@ class Cluster:
         self.callbacks: list[Callable[[], None]] = []
         self.placement = RackPlacement(
             self,
-            RackSettings(default_ensemble=2),
+            RackSettings(),
             random.Random(1),
             asyncio.get_running_loop().time,
         )
@@ -178,6 +178,31 @@ def test_a_topic_that_is_opened_without_bookies_can_be_read_and_written_later(
     run(tmp_path, scenario)
 
 
+def test_who_waits_for_bookies_continues_with_them_or_after_a_time(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.register("b0", "b1")
+        managed_ledger = await cluster.open()
+        await asyncio.wait_for(managed_ledger.wait_for_bookies(60), 1)
+        cluster.register("b0")
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        await managed_ledger.wait_for_bookies(0.01)
+        assert managed_ledger.state is State.TOO_FEW_BOOKIES
+        waiting = asyncio.ensure_future(managed_ledger.wait_for_bookies(60))
+        cluster.register("b0", "b4")
+        await asyncio.wait_for(waiting, 5)
+        assert managed_ledger.state is State.OPEN
+        cluster.register()
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        waiting = asyncio.ensure_future(managed_ledger.wait_for_bookies(60))
+        await asyncio.sleep(0)
+        await managed_ledger.close()
+        await asyncio.wait_for(waiting, 5)
+
+    run(tmp_path, scenario)
+
+
 def test_a_topic_that_was_closed_meanwhile_stays_closed(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.register("b0", "b1")
@@ -239,9 +264,10 @@ def test_a_cursor_continues_in_another_ledger_when_all_its_bookies_return(tmp_pa
 def test_a_bookie_that_does_not_answer_is_quarantined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(quarantine, "TIMEOUT_SPACING_S", 0.0)
 
     async def scenario(cluster: Cluster) -> None:
+        cluster.client.add_timeout_s = 0.02
         counted: list[tuple[str, int]] = []
         on_error = cluster.placement.on_error
 

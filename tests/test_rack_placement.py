@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyxbroker.broker.topics.persistent import quorums_of
 from pyxbroker.ledger.bookie import DISCONNECTED, FAILED, TIMED_OUT
 from pyxbroker.ledger.errors import NotEnoughBookies
 from pyxbroker.ledger.placement import (
@@ -23,6 +24,8 @@ from pyxbroker.ledger.quarantine import HealthCheck
 from pyxbroker.ledger.rack_placement import RackPlacement, RackSettings
 from pyxbroker.ledger.registered_bookies import BookiesView
 from pyxbroker.ledger.writer import FindBookies
+from pyxbroker.policies.table import TABLE
+from pyxbroker.settings.config import Config
 
 E3 = LedgerQuorums(3, 3, 2)
 E2 = LedgerQuorums(2, 2, 2)
@@ -322,7 +325,7 @@ def test_another_policy_in_the_metadata_is_no_affinity(text: bytes) -> None:
 # --- health -------------------------------------------------------------------------------------
 
 
-def fail(known: Known, bookie_id: str, times: int, code: int = TIMED_OUT) -> None:
+def fail(known: Known, bookie_id: str, times: int, code: int = FAILED) -> None:
     for _ in range(times):
         known.placement.on_error(bookie_id, code)
 
@@ -335,7 +338,7 @@ def test_a_bookie_that_keeps_failing_is_quarantined_for_a_time() -> None:
     known = Known({"a": "1", "b": "2", "c": "3"})
     fail(known, "a", 4)
     assert "a" in chosen_of(known)
-    fail(known, "a", 1, FAILED)
+    fail(known, "a", 1)
     assert chosen_of(known) == {"b", "c"}
     assert known.replacements({0}, ("b", "x"), E2) == {0: "c"}
     known.now = 1799.0
@@ -350,6 +353,21 @@ def test_errors_of_different_intervals_do_not_add_up() -> None:
         known.now = 60.0 * interval
         fail(known, "a", 4)
     assert "a" in chosen_of(known)
+
+
+def test_time_outs_of_one_pause_count_once_and_those_of_a_long_one_add_up() -> None:
+    known = Known({"a": "1", "b": "2", "c": "3"})
+    for known.now in (0.0, 4.9):  # a pause of ten seconds, which 100 ledgers notice
+        fail(known, "a", 100, TIMED_OUT)
+        assert "a" in chosen_of(known)
+    for known.now in (5.0, 10.0, 15.0):
+        fail(known, "a", 100, TIMED_OUT)
+        assert "a" in chosen_of(known)
+    known.now = 20.0
+    fail(known, "a", 1, TIMED_OUT)
+    assert chosen_of(known) == {"b", "c"}
+    # It is usable again where too few of the others remain.
+    assert set(known.new(E3)) == {"a", "b", "c"}
 
 
 def test_a_bookie_without_a_connection_is_not_quarantined() -> None:
@@ -382,15 +400,16 @@ def refusal(known: Known, quorums: LedgerQuorums, affinity: Affinity | None = No
 
 
 def test_a_refusal_names_what_is_needed_what_is_there_and_what_decides() -> None:
-    settings = RackSettings(default_ensemble=3)
+    settings = RackSettings()
     two = {"a": "1", "b": "2"}
     assert refusal(Known(two, settings, read_only=("c",)), E3) == (
         "a ledger needs 3 bookies (managedLedgerDefaultEnsembleSize), but there are 2 writable"
         " and 1 read-only: start more bookies, or lower it"
     )
-    assert refusal(Known({"a": "1"}, settings), LedgerQuorums(2, 2, 2)) == (
+    assert refusal(Known({"a": "1"}, settings), LedgerQuorums(2, 2, 2, is_policy=True)) == (
         "a ledger needs 2 bookies (the persistence policy of the topic or its namespace), but"
-        " there is 1 writable: start more bookies, or lower it"
+        " there is 1 writable: start more bookies, or change the policy with 'pulsar-admin topics"
+        " (or namespaces) set-persistence'"
     )
     grouped = Known({"a": "1", "b": "2", "c": "3"}, settings, {"g1": {"a"}, "g2": {"b", "c"}})
     assert refusal(grouped, E3, Affinity("g1")) == (
@@ -405,6 +424,15 @@ def test_a_refusal_names_what_is_needed_what_is_there_and_what_decides() -> None
         " 1 racks do not allow an ensemble of 2 with that: start bookies in other racks, or lower"
         " it"
     )
+
+
+def test_the_quorums_of_a_policy_are_known_as_such_also_where_the_settings_are_the_same() -> None:
+    (row,) = (each for each in TABLE if each.name == "persistence")
+    of_settings = quorums_of(row.broker(Config()))
+    of_policy = quorums_of(row.make(*of_settings[:3], 1.0))
+    assert of_policy == of_settings._replace(is_policy=True)
+    assert "(the persistence policy of" in refusal(Known({}), of_policy)
+    assert "(managedLedgerDefaultEnsembleSize)" in refusal(Known({}), of_settings)
 
 
 def test_no_bookies_are_a_refusal_too() -> None:

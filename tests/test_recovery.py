@@ -313,9 +313,9 @@ def test_recoveries_agree_while_answers_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.3)
 
     async def scenario(cluster: Cluster) -> None:
+        cluster.client.add_timeout_s = 0.3
         handle, runs = await written(cluster, 10)
         for each in cluster.bookies:
             each.drops = 0.05
@@ -381,7 +381,7 @@ def test_an_add_is_before_a_fence_and_is_found_or_after_it_and_is_refused(tmp_pa
         bookie = cluster.bookies[0].inner
         adder = Adds()
         answers: list[int] = []
-        fence = partial(bookie.fence, 7, adder.digest.master_key, answers.append)
+        fence = partial(bookie.fence, 7, adder.digest, answers.append)
 
         def add(entry_id: int) -> None:
             entry = EntryRun.of(b"entry %d" % entry_id)

@@ -129,7 +129,7 @@ class Scene:
 
     async def fence(self, ledger_id: int = 1) -> int:
         answers: list[int] = []
-        self.bookie.fence(ledger_id, KEY, answers.append)
+        self.bookie.fence(ledger_id, CRC32C, answers.append)
         await until(lambda: bool(answers))
         return answers[0]
 
@@ -373,7 +373,7 @@ def test_a_plain_read_does_not_answer_a_fence() -> None:
         answers: list[str] = []
         one.bookie.last_entry(1, lambda _: answers.append("last"))
         one.bookie.last_entry(1, lambda _: answers.append("last"))
-        one.bookie.fence(1, KEY, lambda _: answers.append("fence"))
+        one.bookie.fence(1, CRC32C, lambda _: answers.append("fence"))
         await until(lambda: len(held) == 2)
         await asyncio.sleep(0.02)
         assert [each.flags for _, each in held] == [0, 0]
@@ -385,6 +385,30 @@ def test_a_plain_read_does_not_answer_a_fence() -> None:
         await until(lambda: answers == ["last", "last", "fence"])
 
     scene(scenario)
+
+
+def test_latencies_and_failures_of_a_bookie_are_counted() -> None:
+    async def scenario(one: Scene) -> None:
+        one.add(0, b"a", b"b")
+        await until(lambda: one.adder.entries == [0, 1])
+        await one.read(0, 1)
+        assert await one.read(5, 5) == NO_ENTRY
+        bookie = one.bookie
+        assert (bookie.adds_done, bookie.adds_failed) == (2, 0)
+        assert (bookie.reads_done, bookie.reads_failed) == (2, 0)
+        assert 0 < bookie.adds_ns < 10**10
+        assert 0 < bookie.reads_ns < 10**10
+        await one.fence()
+        one.add(2, b"late")
+        await until(lambda: one.adder.failed == [(0, 2, FENCED)])
+        one.server.script = lambda peer, request: True  # no answers
+        one.add(3, b"lost", flags=ADD_RECOVERY)
+        assert await one.read(0, 0) == TIMED_OUT
+        await until(lambda: len(one.adder.failed) == 2)
+        assert (bookie.adds_done, bookie.adds_failed) == (2, 2)
+        assert bookie.reads_failed == 1
+
+    scene(scenario, add_timeout_s=0.2, read_timeout_s=0.2)
 
 
 def test_batches_end_where_the_bookie_ends() -> None:
@@ -417,6 +441,10 @@ def test_damaged_entries_are_noticed() -> None:
         stored[3] = b"short"
         assert await one.read(3, 3) == DAMAGED
         assert await one.fence() == DAMAGED
+        stored[3] = good[3][:16] + (1).to_bytes(8, "big") + good[3][24:]
+        assert await one.fence() == DAMAGED, "its digest does not cover the position that it names"
+        stored[3] = good[3]
+        assert await one.fence() == -1, "the runs were sent together"
         stored[3] = good[3][:16] + (9).to_bytes(8, "big") + good[3][24:]
         assert await one.fence() == DAMAGED, "it names a later entry as confirmed"
         assert one.bookie.malformed_answers == 0
@@ -478,7 +506,7 @@ def test_a_lost_connection_fails_what_is_in_flight() -> None:
         answers: list[EntryBatch | int] = []
         fenced: list[int] = []
         one.bookie.read(1, 5, 9, 10, MIB, answers.append)
-        one.bookie.fence(5, KEY, fenced.append)
+        one.bookie.fence(5, CRC32C, fenced.append)
         await until(lambda: len(one.server.requests) == 5 and one.adder.entries == [0])
         one.server.peers[0].close()
         await until(lambda: len(one.adder.failed) == 2 and bool(answers) and bool(fenced))
@@ -687,7 +715,7 @@ def test_a_striped_ledger_from_run_to_reader() -> None:
             listener = SimpleNamespace(on_run_confirmed=confirmed.append)
             handle = EnsembleHandle(
                 *(LedgerWriter(4, metadata, 0), one.pool, lambda wanted: {}),
-                *(SimpleNamespace(), listener),  # type: ignore[arg-type]
+                *(SimpleNamespace(), listener, 5.0),  # type: ignore[arg-type]
             )
             data = [b"entry %d" % n for n in range(100)]
             for first in range(0, 100, 10):
@@ -767,7 +795,7 @@ def test_mutated_answers_end_the_connection_or_are_understood() -> None:
             channel.add_run(adder, 0, run_of(1, 0, b"x" * 30), -1, 0)
             channel.read(1, 0, 0, 1, MIB, answers.append)
             channel.read(1, 0, 1, 2, MIB, answers.append)
-            channel.fence(1, KEY, answers.append)
+            channel.fence(1, CRC32C, answers.append)
             data = bytearray(b"".join(chosen.sample(good, 4)))
             for _ in range(chosen.randrange(1, 4)):
                 at = chosen.randrange(len(data))

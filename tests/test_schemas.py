@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import NoSuchLedger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataError, Unavailable
+from pyxbroker.metadata.store import MetadataError, Put, Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import SchemaStorageFormat
 from pyxbroker.schemas import avro as avro_schemas
@@ -178,7 +179,7 @@ class Interrupted(Exception):
     """The broker is gone."""
 
 
-@pytest.mark.parametrize("where", ["create_for_schema", "close", "put"])
+@pytest.mark.parametrize("where", ["create_for_schema", "close_named", "put_all"])
 def test_an_interruption_leaves_the_schema_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -189,8 +190,14 @@ def test_an_interruption_leaves_the_schema_as_it_was(
         schemas = broker.topics.schemas
         assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
         with monkeypatch.context() as patch:
-            if where == "put":
-                patch.setattr(broker.node.store, "put", interrupted)
+            if where == "put_all":
+                close_named = LedgerClient.close_named
+
+                async def close(*arguments: Any) -> int:
+                    patch.setattr(broker.node.store, "put_all", interrupted)
+                    return await close_named(*arguments)
+
+                patch.setattr(LedgerClient, "close_named", close)
             else:
                 patch.setattr(LedgerClient, where, interrupted)
             with pytest.raises(Interrupted):
@@ -210,16 +217,16 @@ def test_a_version_whose_node_was_written_without_an_answer_is_there_once(
         client, schemas, store = await broker.client(), broker.topics.schemas, broker.node.store
         assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
         await client.produce(1)
-        put = store.put
+        put_all = store.put_all
 
-        async def unanswered(path: str, *more: Any) -> Any:
-            done = await put(path, *more)
-            if path == PATH:
+        async def unanswered(puts: Sequence[Put]) -> Any:
+            done = await put_all(puts)
+            if puts[0].path == PATH:
                 raise Unavailable("no answer")
             return done
 
         with monkeypatch.context() as patch:
-            patch.setattr(store, "put", unanswered)
+            patch.setattr(store, "put_all", unanswered)
             assert (await client.produce(2, schema=sent(avro("a", "b")))).error == pb.MetadataError
         for number in (3, 4):
             answer = await client.produce(number, schema=sent(avro("a", "b")))
@@ -227,7 +234,7 @@ def test_a_version_whose_node_was_written_without_an_answer_is_there_once(
         assert [each.version async for each in schemas.every(ID)] == [0, 1]
         # A deletion without an answer is one, too.
         with monkeypatch.context() as patch:
-            patch.setattr(store, "put", unanswered)
+            patch.setattr(store, "put_all", unanswered)
             with pytest.raises(Unavailable):
                 await schemas.delete(ID)
         assert not await schemas.has_schema(ID)

@@ -10,10 +10,10 @@ from pyxbroker.entry import EntryRun
 from pyxbroker.ledger import recovery
 from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, NO_ENTRY, TIMED_OUT
 from pyxbroker.ledger.metadata import LedgerMetadata, VersionedLedgerMetadata
-from pyxbroker.ledger.reader import ReadHandle
+from pyxbroker.ledger.reader import ReadHandle, _StripedRead
 from pyxbroker.ledger.recovery import FoundEntry, LedgerRecovery, Recovered, WriteBack
 from pyxbroker.ledger.writer import Action, Change, LedgerWriter, Send, WriteMetadata
-from simulate_ledger import ModelBookie, Plants, StoredEntry, Violation, simulate
+from simulate_ledger import ModelBatch, ModelBookie, Plants, StoredEntry, Violation, simulate
 
 SEEDS = 3000
 SEEDS_MAX = 10_000
@@ -222,6 +222,27 @@ class AsksOneBookieOnly(ReadHandle):
         super().__init__(*arguments[:2], 1, policy=policy)
 
 
+class JoinsOverAGap(ReadHandle):
+    """A part of a striped read that failed, or is too short, is left out."""
+
+    def read(self, *arguments) -> None:  # type: ignore[no-untyped-def]
+        first, last, _, bytes_max, callback = arguments
+        segment, last = self._segment(first, last)
+        if last > first and len(segment.bookies) > self.write_quorum:
+            _JoinedAnyway(self, bytes_max, callback).ask(segment.bookies, first, last)
+        else:
+            super().read(*arguments)
+
+
+class _JoinedAnyway(_StripedRead):
+    def joined(self, parts):  # type: ignore[no-untyped-def]
+        result = super().joined(parts)
+        found = [each for each in parts if isinstance(each, ModelBatch)]
+        if isinstance(result, ModelBatch):
+            return result.join([(each, 0, each.count) for each in found])
+        return result
+
+
 @pytest.mark.parametrize(
     "planted",
     [
@@ -247,6 +268,7 @@ class AsksOneBookieOnly(ReadHandle):
         AcceptsAnAddAfterAFence,
         DoesNotFenceWithRecoveryReads,
         AsksOneBookieOnly,
+        JoinsOverAGap,
     ],
 )
 def test_the_simulator_finds_a_planted_bug(planted: type) -> None:

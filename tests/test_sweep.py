@@ -14,10 +14,12 @@ import pytest
 
 from one_bookie import Node, append, until
 from one_broker import TOPIC, Broker, run
+from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import sweep
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.sweep import due_ms
+from pyxbroker.cluster import splitting
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
@@ -97,6 +99,32 @@ def test_messages_expire_and_their_space_comes_back(tmp_path: Path) -> None:
         await look(broker, 601)
         listed = await found(broker)
         assert listed is not None and listed.ledgers == []
+        assert await backlog(broker) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_only_topics_of_the_bundles_of_this_broker_are_checked(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await closed_topic(broker, b"x")
+        await set_policies(broker, message_ttl_in_seconds=600)
+        half = splitting.halves(WHOLE)[0]
+        lower, upper = Bundle(WHOLE.lower, half), Bundle(half, WHOLE.upper)
+        own, other = (lower, upper) if topic.name in lower else (upper, lower)
+        checked: tuple[Bundle, ...] = (other,)
+
+        async def bundles(namespace: str) -> tuple[Bundle, ...]:
+            return checked
+
+        broker.topics.sweep.bundles = bundles
+        await look(broker, 601)
+        assert await backlog(broker) == 1
+        # The topic was closed since, but its bundle belongs to another broker.
+        await look(broker, 10)
+        assert await backlog(broker) == 1
+        # All is checked when the broker has more bundles.
+        checked = (own,)
+        await look(broker, 10)
         assert await backlog(broker) == 0
 
     run(tmp_path, scenario)

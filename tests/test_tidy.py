@@ -32,7 +32,9 @@ ARROWS: dict[str, set[str]] = {
     "auth": {*GROUND, "settings", "policies"},
     "settings": {"base"},
     "metadata": {*GROUND},
-    "cluster": {*GROUND, "road", "ledger", "metadata"},
+    # Above the broker, which describes what it asks of a cluster by `broker/lookup.py`.
+    # It asks the other brokers as a client does.
+    "cluster": {*GROUND, "road", "ledger", "metadata", "settings", "stats", "broker", "client"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},
@@ -54,14 +56,15 @@ ARROWS: dict[str, set[str]] = {
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
-        *("broker", "web", "admin", "cluster", "auth"),
+        *("broker", "web", "admin", "cluster", "auth", "client"),
     },
     # The client knows nothing of a broker's inside: it may as well talk to another kind of broker.
     "client": {*GROUND, "road"},
     # What runs in Spark's workers: no part of a broker, but what a schema is.
     "spark": {*GROUND, "road", "schemas", "client"},
     # Its tokens are looked at by the same code as a broker's.
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark"},
+    # It asks running brokers as a client does.
+    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark", "client"},
 }
 
 

@@ -13,6 +13,7 @@ from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
 from pyxbroker.base.errors import NotAllowed, ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.topics import deletion
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
@@ -711,6 +712,73 @@ def test_closing_a_topic_sends_its_clients_away_and_keeps_everything(tmp_path: P
         [again] = await client.messages(1)
         assert (again.position, again.data) == (message.position, b"x")
         assert (await broker.topic()) is not topic
+
+    run(tmp_path, scenario)
+
+
+def test_a_closing_topic_answers_what_it_is_storing_and_drops_later_sends(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        topic = await broker.topic()
+        [producer] = topic.producers.values()
+        publish, runs = topic.publish, []
+        topic.publish = runs.append
+        for number in range(100):
+            client.publish(number, b"x")
+        await until(lambda: producer.pending_sends == 100)
+        closing = asyncio.ensure_future(topic.close())
+        await until(lambda: not producer.connection.producers)
+        client.publish(100, b"late")
+        for each in runs:
+            publish(each)
+        receipts = [(await client.receive("send_receipt")).sequence_id for _ in range(100)]
+        assert receipts == list(range(100))
+        await client.receive("close_producer")
+        await closing
+        assert (await broker.topic()).entries == 100
+
+    run(tmp_path, scenario)
+
+
+def test_clients_of_a_moving_topic_are_notified_when_its_next_broker_can_open_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        await client.subscribe(1)
+        topic = await broker.topic()
+        await topic.close(is_moving=True)
+        assert not await client.quiet()
+        topic.send_notices(Addresses("pulsar://next:6650"))
+        for name in ("close_producer", "close_consumer"):
+            assert (await client.receive(name)).assignedBrokerServiceUrl == "pulsar://next:6650"
+        assert not topic.is_in_use
+
+    run(tmp_path, scenario)
+
+
+def test_clients_of_a_topic_that_takes_long_to_close_are_notified_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr("pyxbroker.broker.topics.topic.NOTICES_TIMEOUT_S", 0.0)
+        client = await broker.client()
+        await client.produce()
+        topic = await broker.topic()
+        close = topic.managed_ledger.close
+        may_close = asyncio.Event()
+
+        async def slow() -> None:
+            await may_close.wait()
+            await close()
+
+        topic.managed_ledger.close = slow  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(topic.close())
+        await client.receive("close_producer")
+        may_close.set()
+        await closing
 
     run(tmp_path, scenario)
 

@@ -33,7 +33,7 @@ async def break_journal(node: Node) -> None:
     """The next sync fails, and one is due."""
     node.faults.rule("fdatasync", ".journal", errno=5)
     done: list[int] = []
-    node.bookie.fence(1 << 40, CRC32C.master_key, done.append)
+    node.bookie.fence(1 << 40, CRC32C, done.append)
     await until(lambda: bool(done))
     assert node.bookie.failure == -5
 
@@ -234,7 +234,7 @@ def test_a_cursor_that_is_refused_at_once_leaves_no_error_behind(tmp_path: Path)
     async def scenario(node: Node) -> None:
         told: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
-        ledger = await CursorLedger.create(node.client, NAME, "c", LIMITS)
+        ledger = await CursorLedger.create(node.client, NAME, "c", LIMITS, False)
         await break_journal(node)
         with pytest.raises(LedgerError, match="journal"):
             await ledger.write(AckSet(0, -1, tracked=True), {}, urgent=True)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import reaper
 from harness.brokers import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
@@ -51,7 +52,9 @@ class ZooKeeperServer:
             stdout=log,
             stderr=log,
             cwd=self.directory,
+            start_new_session=True,
         )
+        reaper.began(self._process.pid)
         log.close()
         self._wait_until_serving()
 
@@ -95,6 +98,7 @@ class ZooKeeperServer:
         if self._process is not None:
             self._signal(signal.SIGKILL)
             self._process.wait(timeout=10)
+            reaper.ended(self._process.pid)
             self._process = None
 
     def _signal(self, number: signal.Signals) -> None:

@@ -33,6 +33,11 @@ class Fault:
         return f"{self.kind} {self.target}"
 
     @property
+    def name(self) -> str:
+        """The kind of the fault and of its target."""
+        return f"{self.kind} {self.target.split('-')[0]}"
+
+    @property
     def has_quorum(self) -> bool:
         """True if a broker can continue to store while the fault lasts."""
         return self.target.startswith("bookie-")
@@ -113,15 +118,15 @@ def end(cluster: Cluster, fault: Fault) -> None:
 
 
 def revive(cluster: Cluster) -> None:
-    """Start the broker if it has ended, as a supervisor does, and wait until it serves.
+    """Start each broker that has ended, as a supervisor does, and wait until it serves.
 
     A broker may end itself when its session has expired.
     """
-    broker = cluster.broker
-    if broker.process is None or broker.process.poll() is not None:
-        broker.kill()
-        broker.spawn()
-        broker.wait_ready()
+    for broker in cluster.brokers.values():
+        if broker.process is None or broker.process.poll() is not None:
+            broker.kill()
+            broker.spawn()
+            broker.wait_ready()
 
 
 def heal(cluster: Cluster) -> None:

@@ -7,7 +7,9 @@ For each topic:
   batches by key: per producer and key); with deduplication there are no other copies, and without
   it a copy is a resend after a lost connection;
 * each payload is the one that its producer and number determine;
-* a position that a reader has found once has the same message for ever.
+* a position that a reader has found once has the same message for ever;
+* a topic has one writer: what a client sends after a receipt from a ledger is not acknowledged from
+  an older ledger. A broker has one that another broker has replaced.
 
 For each subscription: the first deliveries of messages are in order, per producer or per key, and
 each message with a receipt is delivered at some time.
@@ -16,7 +18,6 @@ each message with a receipt is delivered at some time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from torture.model import body_of
 
@@ -90,6 +91,20 @@ class TopicRecord:
     order: str = "producer"  # or key
     receipts: dict[Message, Place] = field(default_factory=dict)
     found: dict[Place, Message] = field(default_factory=dict)
+    newest: int = -1
+    """The newest ledger that a receipt names."""
+    problems: list[str] = field(default_factory=list)
+
+    def take_receipt(self, message: Message, newest: int, place: Place) -> None:
+        """Note the receipt of a message; `newest` is the value before the client sent it."""
+        self.receipts[message] = place
+        # The receipt of a copy that deduplication discards has no position.
+        if 0 <= place[0] < newest:
+            self.problems.append(
+                f"{self.name}: two brokers acknowledge: {message} at {place} was sent after a"
+                f" receipt from ledger {newest}"
+            )
+        self.newest = max(self.newest, place[0])
 
     def check_read(self, read: list[tuple[Place, bytes]]) -> list[str]:
         """Return the broken promises of a topic that was read from its first message on."""
@@ -160,15 +175,24 @@ class ReceiptClock:
     """The gaps between the receipts of a producer that always has messages to send."""
 
     last_s: float
+    long_s: float = 0.5
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    """(begin, end) of each gap longer than LONG_S."""
-
-    LONG_S: ClassVar[float] = 0.5
+    """(begin, end) of each gap longer than `long_s`."""
 
     def tick(self, now_s: float) -> None:
-        if now_s - self.last_s > self.LONG_S:
+        if now_s - self.last_s > self.long_s:
             self.gaps.append((self.last_s, now_s))
         self.last_s = now_s
+
+    def restart(self, now_s: float) -> None:
+        """Forget the gaps of before."""
+        self.gaps.clear()
+        self.last_s = now_s
+
+    def longest_s(self, since_s: float) -> float:
+        """Return the longest time without receipts since a moment, at least `long_s`."""
+        gaps = [end - max(begin, since_s) for begin, end in self.gaps]
+        return max([self.long_s, *gaps])
 
 
 def excess_s(gap: tuple[float, float], began_s: float, ended_s: float, has_quorum: bool) -> float:

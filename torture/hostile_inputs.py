@@ -151,6 +151,8 @@ OF_BIG_TOPIC: dict[str, Request] = {
     f"GET {OF_TOPIC}/internalStats": request(
         "GET", f"{ONE}/internalStats?metadata=true", is_dear=True
     ),
+    f"GET {OF_TOPIC}/why": request("GET", f"{ONE}/why"),
+    f"GET {OF_SUBSCRIPTION}/why": request("GET", f"{ONE}/subscription/{NAME}/why"),
     f"GET {OF_TOPIC}/backlog": request("GET", f"{ONE}/backlog"),
     f"GET {OF_TOPIC}/internal-info": request("GET", f"{ONE}/internal-info", is_dear=True),
     f"GET {OF_TOPIC}/compaction": request("GET", f"{ONE}/compaction"),

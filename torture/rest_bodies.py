@@ -23,6 +23,8 @@ TAKEN_BYTES_MAX = 64 << 20
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"10000\r\n" + b"[" * 65_536 + b"\r\n"
 LENGTH_MAX = 1 << 20  # of a body, by Pulsar's setting and ours
+# A request may set a persistence policy that wants more bookies than the one of standalone.
+TOO_FEW_BOOKIES = "needs as many bookies"
 
 
 class Sending(NamedTuple):
@@ -212,5 +214,5 @@ async def _status(reader: asyncio.StreamReader) -> int:
     """Of the answer, or of the one behind a 100."""
     status = 100
     while status == 100:
-        status, _, _ = await an_answer(reader)
-    return status
+        status, _, body = await an_answer(reader)
+    return 503 if status == 500 and TOO_FEW_BOOKIES.encode() in body else status

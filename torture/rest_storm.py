@@ -26,7 +26,7 @@ from harness.brokers import Broker
 
 from torture.log_judge import Output
 from torture.polite import NAMESPACE, Polite, PoliteLost, p99_ms
-from torture.rest_bodies import Bodies
+from torture.rest_bodies import TOO_FEW_BOOKIES, Bodies
 from torture.rest_requests import BATCH, NoAnswer, Row, all_rows, an_answer, batch
 
 BODIES = 6  # connections of rest_bodies.py beside
@@ -39,8 +39,6 @@ GROWTH_KIB_MAX = 64 << 10
 SETTINGS = {"dbStorage_writeCacheMaxSizeMb": "8", "dbStorage_readAheadCacheMaxSizeMb": "8"}
 # What the broker says of what it does not have (not_built.py); any other one above is a fault.
 REFUSALS = {501, 503}
-# A request may set a persistence policy that wants more bookies than the one of standalone.
-TOO_FEW_BOOKIES = "needs as many bookies"
 
 
 @dataclass

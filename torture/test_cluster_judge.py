@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from torture.broker_faults import WEIGHTS
+from torture.broker_faults import plan as plan_brokers
 from torture.cluster_faults import Fault, Round, plan
 from torture.cluster_judge import (
     KEYS,
@@ -74,6 +76,28 @@ def test_a_position_whose_message_changes_is_found() -> None:
     assert "positions have changed" in topic.check_read(stored(0))[0]
 
 
+def test_a_receipt_of_an_owner_that_was_replaced_is_found() -> None:
+    topic = TopicRecord("topic", True)
+    topic.take_receipt(("p", 0), topic.newest, (7, 0, 0))
+    sent_before = topic.newest
+    topic.take_receipt(("p", 1), topic.newest, (9, 0, 0))
+    # The receipt may be late, and a copy that is discarded has no position.
+    topic.take_receipt(("p", 2), sent_before, (7, 1, 0))
+    topic.take_receipt(("p", 1), topic.newest, (-1, -1, 0))
+    assert topic.problems == []
+    topic.take_receipt(("p", 3), topic.newest, (7, 2, 0))
+    assert "two brokers acknowledge: ('p', 3) at (7, 2, 0)" in topic.problems[0]
+
+
+def test_the_longest_silence_begins_with_the_fault() -> None:
+    clock = ReceiptClock(1.0, long_s=0.05)
+    for now in (3.0, 3.01, 4.0):
+        clock.tick(now)
+    assert clock.longest_s(since_s=2.5) == pytest.approx(0.99)
+    assert clock.longest_s(since_s=3.9) == pytest.approx(0.1)
+    assert clock.longest_s(since_s=5.0) == 0.05
+
+
 def test_a_payload_names_its_sender_only_as_it_was_sent() -> None:
     assert sender_of(body(7)) == ("p", 7)
     assert sender_of(body(7) + b"x") is None
@@ -118,6 +142,23 @@ def test_the_schedule_of_a_round_depends_on_the_seed_and_its_number() -> None:
     assert plan(1, 7, 4) != plan(2, 7, 4)
     kinds = {(fault.kind, fault.target[:6]) for n in range(300) for fault in plan(1, n, 4).faults}
     assert len(kinds) == 14
+
+
+def test_the_schedule_of_brokers_has_all_faults_and_never_two_of_a_link() -> None:
+    rounds = [plan_brokers(1, number, 3, 3) for number in range(400)]
+    assert rounds == [plan_brokers(1, number, 3, 3) for number in range(400)]
+    faults = [fault for each in rounds for fault in each.faults]
+    assert {fault.kind for fault in faults} == set(WEIGHTS)
+    assert all(len({f.link for f in each.faults}) == len(each.faults) for each in rounds)
+    # The packets that a one-way cut drops are those of the broker in some rounds only.
+    one_way = [fault for fault in faults if fault.kind == "cut-one-way"]
+    assert {fault.target.startswith("broker-") for fault in one_way} == {True, False}
+
+
+def test_a_measured_round_has_one_fault_of_the_kinds_in_turn() -> None:
+    rounds = [plan_brokers(1, number, 3, 3, ("kill", "stop")) for number in range(4)]
+    assert [[f.kind for f in each.faults] for each in rounds] == [["kill"], ["stop"]] * 2
+    assert all(each.is_measured for each in rounds)
 
 
 def test_two_bookies_less_leave_no_quorum() -> None:

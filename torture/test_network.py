@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from harness.network import Impairment, Network, isolate
@@ -53,6 +54,9 @@ def test_an_impaired_link_delays_and_cuts_an_established_connection() -> None:
     assert seconds["lossy"] < 3
     assert seconds["restored"] < 1
     assert seconds["cut"] == float("inf")
+    assert seconds["nothing forwarded"] == 0
+    # What the client repeats passes. The answers of the server do not.
+    assert seconds["forwarded one way"] > 0 and seconds["dropped the other way"] > 0
 
 
 def _measure() -> dict[str, float]:
@@ -83,8 +87,19 @@ def _measure() -> dict[str, float]:
     seconds["lossy"] = ask()
     network.restore("client", "server")
     seconds["restored"] = ask()
+    before = network.packets.copy()
     network.impair("client", "server", Impairment(loss=1.0))
     seconds["cut"] = ask()
+    seconds["nothing forwarded"] = network.packets["forwarded"] - before["forwarded"]
+    network.impair("server", "client", Impairment(loss=1.0), is_one_way=True)
+    before = network.packets.copy()
+    deadline = time.monotonic() + 20
+    while any(network.packets[key] == before[key] for key in ("forwarded", "dropped")):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    seconds["forwarded one way"] = network.packets["forwarded"] - before["forwarded"]
+    seconds["dropped the other way"] = network.packets["dropped"] - before["dropped"]
     return seconds
 
 

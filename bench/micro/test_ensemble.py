@@ -56,6 +56,7 @@ def test_runs_of_one_entry_to_three_bookies(
         lambda wanted: {},
         cast(LedgerMetadataStore, None),
         cast(Any, listener),
+        5.0,
     )
 
     def setup() -> tuple[tuple[list[EntryRun]], dict[str, Any]]:

@@ -82,15 +82,14 @@ class AckSet:
         """Return the ledgers with partially acknowledged batches, ascending."""
     def count_ranges(self) -> int:
         """Count the ranges of individually acknowledged entries over all ledgers."""
-    def to_longs(self, ledger_id: int) -> list[int]:
-        """Return the signed 64-bit words of one ledger from entry 0 on, as Java's
-        BitSet.toLongArray does. Raise KeyError for a ledger without individually acknowledged
-        entries.
-        """
     def longs_size(self) -> int:
-        """Return how many words to_longs returns for all ledgers together."""
+        """Return how many words encode_longs encodes."""
     def encode_ranges(self, number: int) -> bytes:
         """Encode all ranges as the repeated protobuf field `number` of type MessageRange."""
+    def encode_longs(self, number: int) -> bytes:
+        """Encode all entries as the repeated protobuf field `number` of type LongListMap: signed
+        64-bit words from entry 0 on, as Java's BitSet.toLongArray returns them.
+        """
     def encode_runs(
         self, ledger_id: int, word: int, bytes_max: int, only_changed: bool
     ) -> tuple[bytes, int]:
@@ -112,8 +111,12 @@ class AckSet:
         """Clear all change records. The caller has encoded everything."""
     def add_range(self, ledger_id: int, lower: int, upper: int, last: int) -> None:
         """Acknowledge the entries after lower up to upper, but none after last."""
-    def add_longs(self, ledger_id: int, longs: Iterable[int], last: int) -> None:
-        """Acknowledge the entries of the words that to_longs returned, but none after last."""
+    def add_longs(
+        self, ledger_id: int, longs: Iterable[int], last: int, first_word: int = ...
+    ) -> None:
+        """Acknowledge the entries of words as of encode_longs, from first_word on, but none after
+        last.
+        """
     def add_runs(self, ledger_id: int, runs: bytes, last: int) -> None:
         """Acknowledge the entries that encode_runs encoded, but none after last. Raise ValueError
         if the bytes are malformed.

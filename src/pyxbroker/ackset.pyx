@@ -474,11 +474,8 @@ cdef class AckSet:
             found += (<EntryBitmap>bitmap).count_ranges()
         return found
 
-    def to_longs(self, ledger_id):
-        return (<EntryBitmap>self.ledgers[ledger_id]).to_longs()
-
     def longs_size(self):
-        """Return how many words to_longs returns for all ledgers together."""
+        """Return how many words encode_longs encodes."""
         return sum([(<EntryBitmap>bitmap).longs_size() for bitmap in self.ledgers.values()])
 
     def encode_ranges(self, uint32_t number):
@@ -501,6 +498,15 @@ cdef class AckSet:
                 encoded += (<const char *>one)[:p - one]
                 at = bitmap.next_set(stop)
         return bytes(encoded)
+
+    def encode_longs(self, uint32_t number):
+        """Encode all entries as the repeated protobuf field `number` of type LongListMap: signed
+        words from entry 0 on, as Java's BitSet.toLongArray returns them.
+        """
+        return b"".join([
+            (<EntryBitmap>self.ledgers[each]).encode_longs(each, number)
+            for each in self.ledger_ids()
+        ])
 
     def encode_runs(self, ledger_id, int64_t word, uint32_t bytes_max, bint only_changed):
         """Return (runs of words of one ledger, next word to encode or -1); see bitmap.pyx.
@@ -592,8 +598,10 @@ cdef class AckSet:
                 if bitmap.count == 0:
                     del self.ledgers[ledger_id]
 
-    def add_longs(self, int64_t ledger_id, longs, int64_t last):
-        """Acknowledge the entries of the words that to_longs returned, but none after last."""
+    def add_longs(self, int64_t ledger_id, longs, int64_t last, int64_t first_word=0):
+        """Acknowledge the entries of words as of encode_longs, from first_word on, but none after
+        last.
+        """
         cdef EntryBitmap bitmap
         cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0:
@@ -601,7 +609,7 @@ cdef class AckSet:
             words = bitmap.taken()
             self.holes -= bitmap.count
             try:
-                bitmap.add_longs(longs, last)
+                bitmap.add_longs(longs, last, first_word)
                 self._count_restored(bitmap.taken() - words)
             finally:
                 self._settle_restored(ledger_id, bitmap)

@@ -51,6 +51,8 @@ cdef class EntryBitmap:
     # Encode words as bytes in the format of bitmap.pyx. Encoding starts at word at[0] and writes at
     # most bytes_max bytes (64 or more). at[0] is set to the next word to encode, or -1 at the end.
     cdef bytes encode_runs(self, int64_t *at, uint32_t bytes_max, bint only_changed)
+    # Encode all words as a LongListMap, the field `number` of the enclosing message.
+    cdef bytes encode_longs(self, int64_t ledger_id, uint32_t number)
     # Add the encoded entries up to `last`. Raises ValueError if the bytes are malformed.
     cdef int merge_runs(self, const uint8_t *data, uint32_t size, int64_t last) except -1
     cdef int _reach(self, int64_t page) except -1

@@ -15,7 +15,7 @@ Runs are in ascending order. Several such encodings of one ledger are merged by 
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from pyxbroker.integers cimport VARINT_BYTES_MAX, get_varint, put_varint
+from pyxbroker.integers cimport VARINT_BYTES_MAX, get_varint, put_varint, varint_size
 
 
 cdef extern from *:
@@ -351,13 +351,29 @@ cdef class EntryBitmap:
 
     # --- PositionInfo.individualDeletedMessageRanges: word i holds entries 64*i .. 64*i+63 ------
 
-    def to_longs(self):
-        """Return signed 64-bit words from entry 0 on, as Java's BitSet.toLongArray does."""
+    cdef bytes encode_longs(self, int64_t ledger_id, uint32_t number):
+        cdef int64_t words = self._end_of_words()
         cdef int64_t word
-        return [<int64_t>self.word_at(word) for word in range(self._end_of_words())]
+        cdef uint64_t size = 1 + varint_size(<uint64_t>ledger_id) + <uint64_t>words
+        cdef uint8_t *data
+        cdef uint8_t *p
+        for word in range(words):
+            size += varint_size(self.word_at(word))
+        data = <uint8_t *>malloc(size + 2 * VARINT_BYTES_MAX)
+        if data == NULL:
+            raise MemoryError("no memory for %d bytes of acknowledgements" % size)
+        p = put_varint(put_varint(data, number << 3 | 2), size)
+        p = put_varint(put_varint(p, 1 << 3), <uint64_t>ledger_id)
+        for word in range(words):
+            p[0] = 2 << 3
+            p = put_varint(p + 1, self.word_at(word))
+        try:
+            return data[:p - data]
+        finally:
+            free(data)
 
     def longs_size(self):
-        """Return the number of words that to_longs returns."""
+        """Return the number of words that encode_longs encodes."""
         return self._end_of_words()
 
     cdef int64_t _end_of_words(self) noexcept:
@@ -373,9 +389,8 @@ cdef class EntryBitmap:
                     return (self.base + at) * PAGE_WORDS + i + 1
         return 0
 
-    def add_longs(self, longs, int64_t last):
-        """Add the entries up to `last` from the words that to_longs returned."""
-        cdef int64_t word = 0
+    def add_longs(self, longs, int64_t last, int64_t word):
+        """Add the entries up to `last` from encoded words, of which the first is number `word`."""
         if last < 0:
             return
         for value in longs:

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.bookie_frames cimport Answer
 from pyxbroker.buffers cimport OutVector, Slab
-from pyxbroker.entry cimport AddFrames, EntryBatch, EntryRun
+from pyxbroker.entry cimport AddFrames, Digest, EntryBatch, EntryRun
 from pyxbroker.tls cimport TlsStream
 from pyxbroker.turn cimport Turn
 
@@ -61,6 +61,7 @@ cdef class PendingRead:
     cdef int64_t bytes_max
     cdef bint is_batch
     cdef bytes fencing_key          # None: the read does not fence
+    cdef Digest digest              # of the ledger, if the answer must be checked here; or None
     cdef object key                 # in `reads`
     cdef bint is_sent
     cdef bint is_done               # its answer has arrived
@@ -104,6 +105,14 @@ cdef class BookieChannel:
     cdef readonly uint64_t answers          # of the current connection
     cdef readonly uint64_t late_answers     # answers that no request waited for
     cdef readonly uint64_t timeouts         # requests that timed out
+    # Since the start, for /metrics: entries that were added and reads that were answered, the sums
+    # of their latencies, and those that failed or timed out.
+    cdef readonly uint64_t adds_done
+    cdef readonly uint64_t adds_failed
+    cdef readonly uint64_t adds_ns
+    cdef readonly uint64_t reads_done
+    cdef readonly uint64_t reads_failed
+    cdef readonly uint64_t reads_ns
     cdef readonly uint64_t malformed_answers    # connections that ended with one
     cdef int _call(self, callback, tuple results) except -1
     cdef bint _is_ready(self) except -1
@@ -118,6 +127,7 @@ cdef class BookieChannel:
     cdef int _on_added(self, Answer *answer) except -1
     cdef int _on_read(self, Answer *answer) except -1
     cdef object _result(self, PendingRead read, Answer *answer)
+    cdef bint _is_intact(self, PendingRead read, Answer *answer) except -1
     cdef object _entries(self, PendingRead read, Answer *answer)
     cdef int _report(self, LedgerAdds ledger) except -1
     cdef int _report_all(self) except -1

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.entry import Digest, EntryBatch, EntryRun
 from pyxbroker.tls import TlsStream
 from pyxbroker.turn import Turn
 
@@ -74,7 +74,7 @@ class BookieChannel:
         fencing_key: bytes | None = None,
     ) -> None:
         """Read consecutive entries from first on, at most to last."""
-    def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, digest: Digest, callback: Callable[[int], None]) -> None:
         """Fence a ledger; callback(last add confirmed)."""
     def read_last_add_confirmed(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         """Report the last add confirmed that the bookie knows; -1 without entries."""
@@ -107,6 +107,24 @@ class BookieChannel:
     @property
     def timeouts(self) -> int:
         """Requests that timed out."""
+    @property
+    def adds_done(self) -> int:
+        """Entries that the bookie has acknowledged since the start."""
+    @property
+    def adds_failed(self) -> int:
+        """Runs of which an entry was refused or timed out."""
+    @property
+    def adds_ns(self) -> int:
+        """Sum of the times until the acknowledgements of `adds_done`."""
+    @property
+    def reads_done(self) -> int:
+        """Reads that were answered, also by the absence of the entry."""
+    @property
+    def reads_failed(self) -> int:
+        """Reads that were refused or timed out."""
+    @property
+    def reads_ns(self) -> int:
+        """Sum of the times until the answers of `reads_done`."""
     @property
     def malformed_answers(self) -> int:
         """Connections that ended with an answer that is not of BookKeeper's protocol."""

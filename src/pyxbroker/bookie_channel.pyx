@@ -325,9 +325,11 @@ cdef class BookieChannel:
         read.callback = callback
         self._ask(read)
 
-    def fence(self, int64_t ledger_id, bytes master_key not None, callback not None):
-        """Fence a ledger; callback(last add confirmed)."""
-        self._ask_last(READ_CONFIRMED, ledger_id, master_key, callback)
+    def fence(self, int64_t ledger_id, Digest digest not None, callback not None):
+        """Fence a ledger; callback(last add confirmed), or DAMAGED if the digest of the entry that
+        names it is wrong.
+        """
+        self._ask_last(READ_CONFIRMED, ledger_id, digest, callback)
 
     def read_last_add_confirmed(self, int64_t ledger_id, callback not None):
         """Report the last add confirmed that the bookie knows; -1 without entries."""
@@ -337,13 +339,14 @@ cdef class BookieChannel:
         """Report the highest stored entry id; -1 without entries."""
         self._ask_last(READ_LAST, ledger_id, None, callback)
 
-    def _ask_last(self, int kind, int64_t ledger_id, bytes fencing_key, callback):
+    def _ask_last(self, int kind, int64_t ledger_id, Digest digest, callback):
         cdef PendingRead read = PendingRead.__new__(PendingRead)
         read.kind = kind
         read.ledger_id = ledger_id
         read.first = -1
         read.last = -1
-        read.fencing_key = fencing_key
+        read.digest = digest
+        read.fencing_key = None if digest is None else digest.master_key
         read.callback = callback
         self._ask(read)
 
@@ -548,6 +551,8 @@ cdef class BookieChannel:
             self.late_answers += 1
             return 0
         if answer.code == 0:
+            self.adds_done += 1
+            self.adds_ns += <uint64_t>max(self.received_ns - run.sent_ns, 0)
             if (ledger.adder is run.adder and ledger.slot == run.slot
                     and ledger.next == answer.entry_id):
                 ledger.last = answer.entry_id
@@ -560,6 +565,7 @@ cdef class BookieChannel:
                 self.acked.append(ledger)
             ledger.next = run.after(answer.entry_id)
             return 0
+        self.adds_failed += 1
         self._report(ledger)
         adder, run.adder = run.adder, None  # one notification covers all entries behind it
         self._call(adder.on_adds_failed, (run.slot, answer.entry_id, answer.code))
@@ -612,6 +618,11 @@ cdef class BookieChannel:
         if read.callback is None:
             self.late_answers += 1
             return 0
+        if answer.code == 0 or answer.code == NO_ENTRY or answer.code == NO_LEDGER:
+            self.reads_done += 1
+            self.reads_ns += <uint64_t>max(self.received_ns - read.sent_ns, 0)
+        else:
+            self.reads_failed += 1
         result = self._result(read, answer)
         if result is None:
             self._end("the bookie answered a read with sizes that contradict each other", True)
@@ -634,7 +645,20 @@ cdef class BookieChannel:
         if (load_be64(answer.entries) != read.ledger_id or entry_id < 0
                 or not -1 <= confirmed < entry_id):
             return DAMAGED
+        if read.digest is not None and not self._is_intact(read, answer):
+            return DAMAGED
         return confirmed if read.kind == READ_CONFIRMED else entry_id
+
+    cdef bint _is_intact(self, PendingRead read, Answer *answer) except -1:
+        """Return True if the entry of an answer has the digest that it was written with."""
+        cdef bytes copy = answer.entries[:answer.size]
+        cdef EntryBatch batch = EntryBatch(read.ledger_id, 1, copy)
+        batch.is_foreign = True
+        batch.refs[0].data = <const uint8_t *>copy
+        batch.refs[0].length = answer.size
+        batch.refs[0].pin = NULL
+        batch.count = 1
+        return batch.unpack(read.digest) == 1
 
     cdef object _entries(self, PendingRead read, Answer *answer):
         """Return a batch of copies of the entries, or a code; None if the answer is malformed."""
@@ -721,6 +745,7 @@ cdef class BookieChannel:
             self._settle(run.bytes)
             run.bytes = 0
             if run.adder is not None:
+                self.adds_failed += 1
                 failed.append((run.adder.on_adds_failed, run.slot, run.next, TIMED_OUT))
                 run.adder = None
         while self.reads_by_age:
@@ -733,6 +758,7 @@ cdef class BookieChannel:
             self.overdue.append(read)
             oldest_ns = min(oldest_ns, read.sent_ns)
             if read.callback is not None:
+                self.reads_failed += 1
                 failed.append((read.callback, TIMED_OUT))
                 read.callback = None
         self.timeouts += len(failed)

@@ -191,7 +191,15 @@ class Connection:
     @property
     def is_paused(self) -> bool:
         """True while reading from the client is paused."""
+    @property
+    def pauses(self) -> list[str]:
+        """Names of the causes that pause reading from the client: sends, gate, output, commands,
+        turn, acks, rate.
+        """
 
+    @property
+    def is_delivery_paused(self) -> bool:
+        """True while a delivery waits until the client has read enough."""
     def when_writable(self, call: Callable[[], object]) -> None:
         """Call call() once when the client has read enough for delivery to resume."""
     def cancel_when_writable(self, call: Callable[[], object]) -> None:

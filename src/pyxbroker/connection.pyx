@@ -53,6 +53,17 @@ cdef extern from "<unistd.h>" nogil:
     int close_fd "close"(int fd)
 
 
+cdef list PAUSE_NAMES = [
+    (PAUSED_SENDS, "sends"),
+    (PAUSED_GATE, "gate"),
+    (PAUSED_OUTPUT, "output"),
+    (PAUSED_COMMANDS, "commands"),
+    (PAUSED_TURN, "turn"),
+    (PAUSED_ACKS, "acks"),
+    (PAUSED_RATE, "rate"),
+]
+
+
 cdef class Connections:
     """All live connections of one event loop, and what they share: slabs, turn, publish buffer."""
 
@@ -777,6 +788,13 @@ cdef class Connection:
         """True while reading from the client is paused, so that its silence means nothing."""
         return self.paused != 0
 
+    @property
+    def pauses(self):
+        """Names of the causes that pause reading from the client: sends, gate, output, commands,
+        turn, acks, rate.
+        """
+        return [name for flag, name in PAUSE_NAMES if self.paused & flag]
+
     cdef int _update_reading(self) except -1:
         self.reading = self.paused == 0 and not self.closed
         return self._watch()
@@ -920,6 +938,11 @@ cdef class Connection:
     def cancel_when_writable(self, call):
         """Cancel a call registered with when_writable()."""
         self.waiting_output.pop(call, None)
+
+    @property
+    def is_delivery_paused(self):
+        """True while a delivery waits until the client has read enough."""
+        return bool(self.waiting_output)
 
     @property
     def pending_bytes(self):

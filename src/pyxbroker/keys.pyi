@@ -53,6 +53,8 @@ class KeyShared:
         """Return the hashes whose holder is not their owner: (slot of the holder, hash, number of
         its unsettled entries, number of waiting entries).
         """
+    def ownerless(self) -> int:
+        """Return the number of waiting entries whose hash has no owner."""
     def reset_drained(self, slot: int) -> None:
         """Reset the drained count of a slot that is assigned to another consumer."""
     def has_ready(self, slot: int) -> bool:

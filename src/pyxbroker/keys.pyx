@@ -258,6 +258,24 @@ cdef class KeyShared:
                 found.append((state.holder, page * STATES_PER_PAGE + i, state.held, waiting))
         return found
 
+    def ownerless(self):
+        """Return the number of waiting entries whose hash has no owner."""
+        cdef int32_t page, i
+        cdef uint32_t at
+        cdef KeyState *states
+        cdef int64_t found = 0
+        for page in range(PAGES):
+            states = self._page(page)
+            if states == NULL:
+                continue
+            for i in range(STATES_PER_PAGE):
+                at = states[i].first
+                if at and self.owner(page * STATES_PER_PAGE + i) == 0:
+                    while at:
+                        found += 1
+                        at = self.entries[at].next
+        return found
+
     def reset_drained(self, int32_t slot):
         """Reset the drained count of a slot that is assigned to another consumer."""
         self.drained.pop(slot, None)

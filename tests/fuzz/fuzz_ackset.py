@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import driver
 
-from oracles.ackset import SlowAckSet
+from oracles.ackset import SlowAckSet, longs_in
 from pyxbroker.ackset import AckSet, PositionSet
 
 ENDS = {3: 5, 5: 200, 7: -1, 8: 63, 11: 4500}  # ledger id -> last entry
@@ -145,7 +145,7 @@ class Cursor:
         for ledger in acks.ledger_ids():
             assert acks.ranges(ledger) == slow.ranges(ledger)
             assert acks.ranges(ledger, 3) == slow.ranges(ledger)[:3]
-            assert acks.to_longs(ledger) == slow.longs(ledger)
+            assert longs_in(acks, ledger) == slow.longs(ledger)
         assert acks.partial == len(slow.left)
         for position, left in slow.left.items():
             assert acks.unacked_in_batch(*position) == len(left)

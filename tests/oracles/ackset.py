@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from pyxbroker.ackset import AckSet
+from pyxbroker.proto import MLDataFormats
+
 Position = tuple[int, int]
 NextLedger = Callable[[int, int], int | None]
+
+
+def longs_in(acks: AckSet, ledger: int) -> list[int]:
+    """Return the words of a ledger as they are stored; the set encodes those of all ledgers."""
+    encoded = b"\x08\x00\x10\x00" + acks.encode_longs(6)
+    [found] = [
+        list(each.values)
+        for each in MLDataFormats.PositionInfo.FromString(encoded).individualDeletedMessageRanges
+        if each.key == ledger
+    ]
+    return found
 
 
 class SlowAckSet:

@@ -27,6 +27,10 @@ async def answer(request: Request) -> Response:
     """
     allowed: Endpoint | None = None
     try:
+        if request.app.broker.peers is not None:
+            from pyxbroker.broker.peers import note_caller
+
+            note_caller(request.headers)
         authentication = request.app.broker.authentication
         if authentication is not None:
             from pyxbroker.admin.authenticating import authenticate

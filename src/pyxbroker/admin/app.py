@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 ENTRIES_READ_MAX = 4  # concurrently, of up to 5 MB; decompressed up to 32 MiB each
 
 # Long answers that are produced concurrently, by kind. "metrics" may need no authentication.
-CONCURRENT_MAX = {"topics": 4, "subscriptions": 4, "broker-stats": 2, "metrics": 2}
+CONCURRENT_MAX = {
+    "topics": 4,
+    "bundle-topics": 4,
+    "subscriptions": 4,
+    "broker-stats": 2,
+    "metrics": 2,
+}
 # Bytes of statistics that are produced concurrently; small answers do not count.
 STATISTICS_BYTES = 64 << 20
 STATISTICS_FREE_BYTES = 64 << 10
@@ -70,7 +76,7 @@ class Application:
         """The share of the machine that this process has used since the last call."""
         from pyxbroker.stats.load import Load
 
-        return Load()
+        return Load(nic_gbit=self.broker.config.loadBalancerOverrideBrokerNicSpeedGbps)
 
     async def answer(self, request: Request) -> Response:
         """Answer a request; exceptions become answers."""

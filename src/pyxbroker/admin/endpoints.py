@@ -17,7 +17,7 @@ from pyxbroker.web.endpoint import Endpoint
 OF_TOPICS = (
     *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),
     *("topics", "topic_metadata", "topic_permissions", "topic_policies"),
-    *("topic_replication", "topic_offload"),
+    *("topic_replication", "topic_offload", "why"),
 )
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {

@@ -5,6 +5,7 @@ Every endpoint with a topic or a bundle in its path redirects, except those in A
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from pyxbroker.admin.request import Request
@@ -13,11 +14,14 @@ from pyxbroker.auth.authorization import Resource
 from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Decision, Redirect, Refuse
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.errors import HttpError
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+BUNDLE = "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}"
+UNLOAD = BUNDLE + "/unload"
 QUOTAS = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
 LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 # Endpoints that every broker answers from metadata, as in Pulsar. HTTP lookups redirect by
@@ -35,7 +39,16 @@ ANSWERED_BY_ALL = frozenset(
         ("DELETE", TOPIC + "/permissions/{role}"),
     }
 )
+OF_OWNED_BUNDLES = frozenset(
+    {
+        ("PUT", UNLOAD),
+        ("GET", BUNDLE + "/topicHashPositions"),
+    }
+)
+"""Endpoints that leave a bundle without an owner as it is."""
 AUTHORITATIVE = "authoritative"
+DESTINATION = "destinationBroker"
+"""The parameter that names the next owner of a bundle, which the leader takes out."""
 URL_SIGNS = "/%:@!$&'()*+,;=~?"  # characters that a request target may contain unescaped
 
 
@@ -57,7 +70,10 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
             bundle = bundles.parse(request.parameters["bundle"])
         except ValueError:
             return  # the endpoint refuses it or finds the bundle
-        await check_bundle(request, bundle)
+        if endpoint.path == UNLOAD and DESTINATION in request.query_string:
+            return  # the leader has to know first
+        acquires = (endpoint.method, endpoint.path) not in OF_OWNED_BUNDLES
+        await check_bundle(request, bundle, acquires)
 
 
 async def _check_topic(request: Request, topic: TopicName) -> None:
@@ -71,23 +87,42 @@ async def _check_topic(request: Request, topic: TopicName) -> None:
         _raise(request, decision)
 
 
-async def check_bundle(request: Request, bundle: Bundle) -> None:
-    """Raise HttpError 307 if another broker serves a bundle; PulsarError if none can be named."""
+async def check_bundle(request: Request, bundle: Bundle, acquires: bool = True) -> None:
+    """Raise HttpError 307 if another broker serves a bundle; PulsarError if none can be named.
+
+    Without `acquires`, a bundle without an owner stays without one, and this broker answers.
+    """
     ownership = request.app.broker.ownership
-    namespace = namespace_of(request)
-    _raise(request, await ownership.find_of_bundle(namespace, bundle, is_authoritative(request)))
+    namespace, authoritative = namespace_of(request), is_authoritative(request)
+    _raise(request, await ownership.find_of_bundle(namespace, bundle, authoritative, acquires))
+
+
+async def check_destination(request: Request, bundle: Bundle, broker_id: str) -> None:
+    """Make a broker the next owner of a bundle. Raise HttpError 307 if another broker leads or owns
+    the bundle, 409 if the broker is not registered, and 412 while no leader is known.
+    """
+    ownership = request.app.broker.ownership
+    decision = ownership.plan(namespace_of(request), bundle, broker_id)
+    if decision is None:
+        raise HttpError(409, "Not allowed unload namespace bundle to inactive destination broker")
+    if isinstance(decision, Refuse):
+        raise HttpError(412, str(decision.error))
+    if isinstance(decision, Redirect):
+        raise redirection(request, decision, _other_fields(request, AUTHORITATIVE))
+    await check_bundle(request, bundle, acquires=False)
 
 
 def _raise(request: Request, decision: Decision) -> None:
     if isinstance(decision, Refuse):
         raise decision.error
     if isinstance(decision, Redirect):
-        fields = [
-            field
-            for field in request.query_string.split("&")
-            if field and field.partition("=")[0] != AUTHORITATIVE
-        ]
-        raise redirection(request, decision, fields)
+        raise redirection(request, decision, _other_fields(request, AUTHORITATIVE, DESTINATION))
+
+
+def _other_fields(request: Request, *names: str) -> list[str]:
+    """Return the encoded fields of the query, except some."""
+    fields = request.query_string.split("&")
+    return [each for each in fields if each and each.partition("=")[0] not in names]
 
 
 def redirection(request: Request, to: Redirect, fields: list[str]) -> HttpError:
@@ -95,11 +130,23 @@ def redirection(request: Request, to: Redirect, fields: list[str]) -> HttpError:
 
     Returns a 412 if that broker has no port for the request's scheme.
     """
-    url = to.urls.web_url_tls if request.is_tls else to.urls.web_url
+    authoritative = f"{AUTHORITATIVE}={str(to.authoritative).lower()}"
+    return redirection_to(request, to.urls, [*fields, authoritative])
+
+
+def redirection_to(
+    request: Request, addresses: Addresses, fields: Sequence[str] | None = None
+) -> HttpError:
+    """Return a 307 to the same path of another broker with the given encoded query fields, by
+    default those of the request.
+
+    Returns a 412 if that broker has no port for the request's scheme.
+    """
+    url = addresses.web_url_tls if request.is_tls else addresses.web_url
     if not url:
         return HttpError(412, "Redirected cluster's service url is not configured.")
-    query = "&".join((*fields, f"{AUTHORITATIVE}={str(to.authoritative).lower()}"))
-    location = url + quote(f"{request.path}?{query}", safe=URL_SIGNS)
+    query = request.query_string if fields is None else "&".join(fields)
+    location = url + quote(request.path + (f"?{query}" if query else ""), safe=URL_SIGNS)
     return HttpError(307, f"Another broker answers this: {url}", [("Location", location)])
 
 

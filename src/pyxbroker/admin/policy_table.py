@@ -69,7 +69,7 @@ def _applied_quotas(policies: Policies) -> Json:
 
 
 def _applied_persistence(policies: Policies) -> Json:
-    ensemble, write, ack, rate = policies.persistence
+    ensemble, write, ack, rate, _ = policies.persistence
     return {
         "bookkeeperEnsemble": ensemble,
         "bookkeeperWriteQuorum": write,

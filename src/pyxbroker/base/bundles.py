@@ -1,7 +1,6 @@
 """Bundles: ranges of the 32-bit hashes of topic names that divide a namespace among brokers.
 
-This broker serves all bundles. A request for one bundle applies to the topics whose hashes lie in
-it.
+A request for one bundle applies to the topics whose hashes lie in it.
 """
 
 from __future__ import annotations
@@ -104,28 +103,3 @@ def parse(text: str) -> Bundle:
     if lower >= upper:
         raise ValueError(f"{text!r:.100} is an empty range of hashes")
     return Bundle(lower, upper)
-
-
-def halves(bundle: Bundle) -> list[int]:
-    """Return the boundary that splits a bundle into equal ranges; empty if it has one hash."""
-    middle = bundle.lower + (bundle.upper - bundle.lower) // 2
-    return [middle] if middle > bundle.lower else []
-
-
-def halves_by_topics(bundle: Bundle, hashes: list[int]) -> list[int]:
-    """Return the boundary that splits a bundle into halves with equally many topics.
-
-    `hashes` are those of its topics, sorted. The result is empty for fewer than two topics.
-    """
-    if len(hashes) <= 1:
-        return []
-    before, behind = hashes[len(hashes) // 2 - 1], hashes[len(hashes) // 2]
-    middle = before + (behind - before) // 2
-    return [middle] if bundle.lower < middle < bundle.upper else []
-
-
-def at_positions(bundle: Bundle, topics: int, positions: list[int]) -> list[int]:
-    """Return the given positions that lie within the bundle; empty for fewer than two topics."""
-    if topics <= 1:
-        return []
-    return sorted({each for each in positions if bundle.lower < each < bundle.upper})

@@ -19,6 +19,11 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
+def print_waiting(what: str) -> None:
+    """Say on stderr what the command waits for."""
+    print(f"Waiting for {what}.", file=sys.stderr, flush=True)
+
+
 def no_such(what: str, name: str, names: Iterable[str]) -> str:
     """Return the error message for an unknown name; `names` are the known ones."""
     from pyxbroker.base.suggestions import did_you_mean

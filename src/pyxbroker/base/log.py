@@ -44,6 +44,16 @@ def get_logger(name: str) -> Log:
     return Log(logging.getLogger(name))
 
 
+def get_role_logger() -> Log:
+    """Return the log of the process itself, whose name is that of its role."""
+    return _role
+
+
+def name_role(role: str) -> None:
+    """Name the role of this process, such as `broker`; it is `standalone` before."""
+    _role.rename(f"{ROOT}.{role}")
+
+
 class Log:
     """Events with fields: `log.info("topic loaded", topic=name, ms=3)`.
 
@@ -54,6 +64,10 @@ class Log:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
+
+    def rename(self, name: str) -> None:
+        """Write the following lines with another name."""
+        self._logger = logging.getLogger(name)
 
     def debug(self, event: str, **fields: object) -> None:
         self._write(logging.DEBUG, event, fields)
@@ -103,6 +117,9 @@ class Log:
         if self._logger.isEnabledFor(level):
             extra = {"fields": fields}
             self._logger.log(level, event, exc_info=with_traceback, extra=extra)
+
+
+_role = get_logger(f"{ROOT}.standalone")
 
 
 def _part(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.layout import Layout
-from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.entry import Digest, EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import (
     ADD_HIGH_PRIORITY,
     FAILED,
@@ -200,7 +200,7 @@ class EmbeddedBookie:
         if not kept:
             self._on_full(False)
 
-    def fence(self, ledger_id: int, master_key: bytes, callback: PositionCallback) -> None:
+    def fence(self, ledger_id: int, digest: Digest, callback: PositionCallback) -> None:
         """Fence a ledger; callback(last add confirmed) when that is durable. The last entry names
         it; when that entry is damaged, the answer is -1.
         """
@@ -214,8 +214,9 @@ class EmbeddedBookie:
 
         def on_read(result: EntryBatch | int) -> None:
             if not isinstance(result, int):
-                confirmed = result.packaged(0)[_LAST_ADD_CONFIRMED_AT]
-                result = int.from_bytes(confirmed, "big", signed=True)
+                confirmed = b"" if not result.unpack(digest) else result.packaged(0)
+                at = confirmed[_LAST_ADD_CONFIRMED_AT]
+                result = int.from_bytes(at, "big", signed=True) if at else -1
             callback(-1 if result in LOST_CODES else result)
 
         self._fence(ledger_id, on_fenced)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.add_stats import BOUNDS_US
-from pyxbroker.base.errors import with_reference
+from pyxbroker.base.errors import ServiceNotReady, with_reference
 from pyxbroker.base.half_open import HalfOpen, PendingConnection
 from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
@@ -47,12 +47,15 @@ if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.auth.failed_logins import FailedLogins
     from pyxbroker.auth.permissions import Permissions
+    from pyxbroker.base.bundles import Bundle
     from pyxbroker.base.half_open import Host
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.dynamic_settings import DynamicSettings
+    from pyxbroker.broker.garbage_ledgers import GarbageLedgers
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
+    from pyxbroker.broker.peers import ClusterView, Peers
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights, Watcher
     from pyxbroker.broker.statistics.stats import TopicStats
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.broker.why.refusals import LastRefusals
     from pyxbroker.metadata.cache import MetadataCache
     from pyxbroker.mledger.entry_cache import EntryCache
 
@@ -182,6 +186,10 @@ class Broker:
         self.authentication: Authentication | None = None
         """Authenticates clients; None admits all."""
         self.entry_cache: EntryCache | None = None  # for bookies in other processes
+        self.garbage: GarbageLedgers | None = None  # likewise
+        self.peers: Peers | None = None
+        """The requests to the other brokers of the cluster; None in a broker without a cluster."""
+        self.cluster: ClusterView | None = None  # likewise
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()
@@ -352,6 +360,13 @@ class Broker:
         return SERVE_ALL
 
     @cached_property
+    def last_refusals(self) -> LastRefusals:
+        """The errors with which producers and consumers were refused lately."""
+        from pyxbroker.broker.why.refusals import LastRefusals
+
+        return LastRefusals()
+
+    @cached_property
     def handlers(self) -> CommandHandlers:
         """The handlers of client commands, called by connections."""
         from pyxbroker.broker.commands.handlers import Handlers
@@ -449,11 +464,39 @@ class Broker:
         finally:
             self.lookups_pending -= 1
         if isinstance(decision, Redirect):
+            if decision.is_owner:
+                return decision.urls
             self.lookups_redirected += 1
             return decision
         self.lookups_us.add((time.perf_counter() - began_s) * 1e6)
         self._loopback_hint.check(client, found)
         return found
+
+    async def unload_bundle(self, namespace: str, bundle: Bundle) -> None:
+        """Close the topics of a bundle, and own it no more. Clients look the topics up again.
+
+        Raises NamespaceNotFound, PersistenceError.
+        """
+        await self.ownership.release(
+            namespace, bundle, lambda: self.namespaces.unload(namespace, bundle)
+        )
+
+    async def check_served(self, topic: TopicName, acquires: bool = False) -> None:
+        """Raise PulsarError for a topic that this broker does not serve: its client has to look the
+        topic up again. With `acquires`, this broker takes the topic's bundle if no broker owns it.
+        """
+        from pyxbroker.base.bundles import bundle_of
+        from pyxbroker.broker.lookup import Redirect, Refuse
+
+        decision = await self.ownership.check(topic, acquires)
+        if isinstance(decision, Refuse):
+            raise decision.error
+        if isinstance(decision, Redirect):
+            bundle = bundle_of(topic, await self.namespaces.bundles(topic.namespace))
+            raise ServiceNotReady(
+                f"Namespace bundle ({topic.namespace}/{bundle}) for topic ({topic}) not served by"
+                f" this instance:{self.broker_id}. Please redo the lookup."
+            )
 
     def failure(self) -> str | None:
         """Return the reason why nothing can be stored now, or None."""

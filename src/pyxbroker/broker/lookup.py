@@ -6,6 +6,7 @@ that their client looks the topic up again; REST answers with a 307 (admin/owner
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pyxbroker.base.bundles import Bundle
@@ -25,6 +26,8 @@ class Redirect(NamedTuple):
     urls: Addresses
     authoritative: bool
     """The next broker is to take the topic's bundle if no broker owns it."""
+    is_owner: bool = False
+    """The other broker owns the topic: clients connect to it without asking it first."""
 
 
 class Refuse(NamedTuple):
@@ -46,11 +49,31 @@ class Ownership(Protocol):
         is the one to take the bundle then.
         """
 
-    async def find_of_bundle(self, namespace: str, bundle: Bundle, authoritative: bool) -> Decision:
-        """Return the broker of a bundle. A bundle without an owner stays without one."""
+    async def find_of_bundle(
+        self, namespace: str, bundle: Bundle, authoritative: bool, acquires: bool
+    ) -> Decision:
+        """Return the broker of a bundle.
 
-    async def check(self, topic: TopicName) -> Decision:
-        """Return Serve if this broker owns the topic's bundle now. No bundle gets an owner."""
+        A bundle without an owner gets one if `acquires` is set; otherwise this broker answers.
+        """
+
+    async def release(
+        self, namespace: str, bundle: Bundle, close: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Close the topics of a bundle that this broker owns, with `close`, and own it no more."""
+
+    def plan(self, namespace: str, bundle: Bundle, broker_id: str) -> Decision | None:
+        """Make a broker the next owner of a bundle, which its present owner has to release.
+
+        Return Serve if this broker leads the cluster, or else the leader to ask, Refuse while none
+        is known. None: no such broker is registered.
+        """
+
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
+        """Return Serve if this broker owns the topic's bundle now.
+
+        With `acquires`, this broker takes a bundle without an owner; otherwise none gets an owner.
+        """
 
 
 SERVE = Serve()
@@ -60,10 +83,20 @@ class _ServeAll:
     async def find(self, topic: TopicName, authoritative: bool, listener: str = "") -> Decision:
         return SERVE
 
-    async def find_of_bundle(self, namespace: str, bundle: Bundle, authoritative: bool) -> Decision:
+    async def find_of_bundle(
+        self, namespace: str, bundle: Bundle, authoritative: bool, acquires: bool
+    ) -> Decision:
         return SERVE
 
-    async def check(self, topic: TopicName) -> Decision:
+    async def release(
+        self, namespace: str, bundle: Bundle, close: Callable[[], Awaitable[None]]
+    ) -> None:
+        await close()
+
+    def plan(self, namespace: str, bundle: Bundle, broker_id: str) -> Decision | None:
+        return None
+
+    async def check(self, topic: TopicName, acquires: bool = False) -> Decision:
         return SERVE
 
 

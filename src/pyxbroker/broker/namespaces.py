@@ -8,6 +8,7 @@ deletion can be repeated. Mirrors NamespacesBase and NamespaceResources.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,7 @@ from pyxbroker.base.errors import (
     NamespaceNotEmpty,
     NamespaceNotFound,
     NamespacesLimitReached,
+    PulsarError,
     SubscriptionNotFound,
     TenantNotFound,
     TopicNotFound,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
+BOUNDARIES_MAX = 10_000  # namespaces whose boundaries stay in memory
 ROUNDS_MAX = 5  # repetitions of a deletion, while other brokers create topics
 
 # Return True if the caller may use a subscription, or a system topic.
@@ -91,6 +94,8 @@ class Namespaces:
         self._store = store
         self._cache = cache
         self._topics = topics
+        # The boundaries of bundles, with the value of the record that has them.
+        self._boundaries: dict[str, tuple[bytes, list[int]]] = {}
         self._creations = Turns[None](store)
         self._deletions = Turns[str](store)
 
@@ -243,9 +248,7 @@ class Namespaces:
                     paths.partitioned_topic(name, topic.local_name, topic.domain)
                 )
 
-        async def delete(topic: TopicName) -> None:
-            await self._topics.deletion.delete_by_name(topic, force=True)
-
+        delete = self._topics.deletion.delete_anywhere
         for is_system in (False, True):
             for look, work in (
                 (self.partitioned_names, delete_partitioned),
@@ -392,6 +395,66 @@ class Namespaces:
         local = await self.local_record(name)
         count = self._config.defaultNumberOfNamespaceBundles
         return boundaries_of(bundles_of(record, local, count))
+
+    async def boundaries(self, name: str) -> list[int]:
+        """Return what `bundles` returns, from memory while the record does not change. The caller
+        must not change it. As in Pulsar, the first call stores the bundles in the record of this
+        cluster, so that a change of the settings does not move topics.
+
+        Raises NamespaceNotFound.
+        """
+        path = paths.local_policies(name)
+        value = await self._cache.get(path)
+        known = self._boundaries.get(name)
+        if known is not None and known[0] is value:
+            return known[1]
+        fields = {} if value is None else fields_of(path, value)
+        if value is None or not fields.get("bundles"):
+            boundaries = await self.bundles(name)
+
+            def add(fields: Fields) -> None:
+                fields.setdefault("migrated", False)
+                if not fields.get("bundles"):
+                    fields["bundles"] = data_of(boundaries)
+
+            if value is not None:
+                await change_record(self._store, self._cache, path, add)
+            else:
+                record: Fields = {}
+                add(record)
+                await create_record(self._store, self._cache, path, record)
+            return boundaries
+        boundaries = boundaries_of(fields["bundles"])
+        self._boundaries[name] = value, boundaries
+        if len(self._boundaries) > BOUNDARIES_MAX:
+            del self._boundaries[next(iter(self._boundaries))]
+        return boundaries
+
+    async def close_bundle(self, name: str, bundle: Bundle) -> list[Topic]:
+        """Close the topics of a bundle that are open or are being opened. Failures are logged, and
+        after `namespaceBundleUnloadingTimeoutMs` the remaining topics are left to close later.
+
+        Return the topics, whose clients the caller notifies (Topic.send_notices).
+        """
+        opening = self._topics.loader.opening_in(name)
+        found = {*self._topics.registry.in_namespace(name), *opening}
+        moving: list[Topic] = []
+        inside = await _inside(list(found), bundle)
+        closing = asyncio.ensure_future(self._close_topics(inside, moving))
+        timeout_s = self._config.namespaceBundleUnloadingTimeoutMs / 1000
+        if not (await asyncio.wait([closing], timeout=timeout_s))[0]:
+            log.warning("a bundle is given up although topics of it are still being closed",
+                        namespace=name, bundle=str(bundle))  # fmt: skip
+        return moving
+
+    async def _close_topics(self, topics: list[TopicName], moving: list[Topic]) -> None:
+        async def close(topic: TopicName) -> None:
+            try:
+                await self._topics.deletion.unload(topic, moving)
+            except PulsarError as error:
+                log.warning("a topic was not closed cleanly", topic=topic, error=error)
+
+        await for_each(topics, close)
 
     async def bundle_topics(self, name: str, bundle: Bundle) -> list[TopicName]:
         """Return the topics of a bundle, including partitions and system topics."""

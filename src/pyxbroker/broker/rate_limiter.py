@@ -66,6 +66,10 @@ class RateLimiter:
         """Return True while the limiter resumes this user."""
         return call == self._next
 
+    def is_waiting(self, call: Callable[[], object]) -> bool:
+        """Return True if a user is in the queue."""
+        return call in self._queue
+
     def wait(self, call: Callable[[], object]) -> bool:
         """Add a user to the queue, to be called once. Return False if it waits already."""
         if call in self._queue:

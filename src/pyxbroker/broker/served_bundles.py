@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.bundles import bundle_of
@@ -10,15 +10,14 @@ from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.slices import in_slices
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.topics.topic import Topic
 
 
 async def topics_by_bundle(
-    topics: Iterable[Topic], namespaces: Namespaces
+    topics: Iterable[Topic], boundaries_of: Callable[[str], Awaitable[list[int]]]
 ) -> dict[tuple[str, str], list[Topic]]:
     """Group topics by namespace and range. Topics whose namespace is deleted meanwhile are left
-    out.
+    out. `boundaries_of` returns the boundaries of a namespace's bundles.
     """
     found: dict[tuple[str, str], list[Topic]] = {}
     boundaries: dict[str, list[int]] = {}
@@ -26,7 +25,7 @@ async def topics_by_bundle(
         namespace = topic.name.namespace
         if namespace not in boundaries:
             try:
-                boundaries[namespace] = await namespaces.bundles(namespace)
+                boundaries[namespace] = await boundaries_of(namespace)
             except NamespaceNotFound:
                 boundaries[namespace] = []
         bundle = bundle_of(topic.name, boundaries[namespace])

@@ -20,6 +20,7 @@ from pyxbroker.base.command_line import Group as Group
 from pyxbroker.base.command_line import Parser as Parser
 from pyxbroker.base.command_line import fail as fail
 from pyxbroker.base.command_line import no_such as no_such
+from pyxbroker.base.command_line import print_waiting as print_waiting
 
 # Each command with its text in the help; its module has the same name with _ for -.
 COMMANDS = {
@@ -29,6 +30,7 @@ COMMANDS = {
     "ledgers": "Copy a standalone to a cluster.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
     "tokens": "Create and inspect keys and tokens of clients.",
+    "why": "Print why a topic or a subscription does not move.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",
     "config": "Print all settings with their defaults and descriptions.",
     "version": "Print the version of pyxbroker and of the Python that runs it.",

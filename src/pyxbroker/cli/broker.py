@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.log import write_repeated
+from pyxbroker.base.log import name_role, write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
 from pyxbroker.cli.serving import StartError, StorageLine, add_options, load_settings, run
@@ -19,8 +19,8 @@ ABOUT = """\
 Run a broker of a cluster: metadata in ZooKeeper, messages on BookKeeper's bookies.
 
 The broker has no data of its own. It waits for ZooKeeper and the bookies, and
-one broker serves a cluster at a time. Create the metadata of a new cluster with
-pyxbroker initialize-cluster-metadata.
+shares the topics of the cluster with its other brokers. Create the metadata of
+a new cluster with pyxbroker initialize-cluster-metadata.
 
 Examples:
   pyxbroker broker --config broker.conf
@@ -30,6 +30,7 @@ Examples:
 
 def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
+    name_role("broker")
     try:
         config = load_settings(options, is_cluster=True)
         run(config, partial(_start, config), StorageLine("metadata", config.metadataStoreUrl))

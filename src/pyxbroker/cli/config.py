@@ -54,6 +54,12 @@ names another one, with `metadataStoreUrl`, with an older name of it, or with
 the broker ignores it and logs a warning. `--metadata` selects another store for all metadata. In a
 file, `metadataStoreUrl` counts only if it is `embedded:PATH` or `memory:NAME`.[^stores]"""
 
+BOOKKEEPER = """\
+These keys of Pulsar, and all keys with the prefix `bookkeeper_` that are not listed above, have no
+effect. The log names them, as a warning if they have another value than Pulsar's default.
+`pyxbroker broker` refuses to start with `bookkeeperClientAuthenticationPlugin`: it would connect to
+bookies without authentication."""
+
 NOTES = """
 [^files]: `tests/test_pulsar_files.py::test_a_file_with_every_key_of_pulsars_is_used_as_it_is`
 [^properties]: `tests/test_pulsar_files.py::test_files_are_read_as_java_reads_them`
@@ -118,6 +124,10 @@ def markdown() -> str:
     lines += ["", "The following keys are about internals of the Java programs:", ""]
     words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT - OTHERWISE.keys()))
     lines += textwrap.wrap(words, 98, break_long_words=False)
+    lines += ["", "## BookKeeper's client, without effect", ""]
+    lines += [BOOKKEEPER]
+    words = ", ".join(sorted(f"`{key}`" for key in java_keys.DEFAULTS if key.startswith("bookk")))
+    lines += ["", *textwrap.wrap(words, 98, break_long_words=False)]
     lines += ["", "## Dynamic, without effect", ""]
     lines += ["REST accepts, lists and stores these names of Pulsar, too. They have no effect:"]
     words = ", ".join(f"`{key}`" for key in sorted(java_keys.STORED))

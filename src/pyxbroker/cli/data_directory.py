@@ -31,13 +31,14 @@ class DataDirectory:
     lock file contains the process id, which is only used for messages.
     """
 
-    def __init__(self, path: Path, named: Iterable[str] = ()) -> None:
-        """Create and lock the directory.
+    def __init__(self, path: Path, named: Iterable[str] = (), option: str = "--data") -> None:
+        """Create and lock the directory, which `option` of the command line names.
 
         Raise DataDirectoryError if that fails or if another program uses the directory. Files that
         settings name may be in it: `named` has their absolute paths.
         """
         self.path = path.absolute()
+        self._option = option
         try:
             make_directory(self.path)
             self._check_owner(named)
@@ -46,7 +47,7 @@ class DataDirectory:
             file = "" if error.filename in (None, str(self.path)) else f" ({error.filename})"
             raise DataDirectoryError(
                 f"The data directory {self.path} cannot be used: {error.strerror}{file}."
-                " Choose another one with --data, or change its permissions."
+                f" Choose another one with {option}, or change its permissions."
             ) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +57,7 @@ class DataDirectory:
             by = f"process {owner}" if owner.isdigit() else "another process"
             raise DataDirectoryError(
                 f"The data directory {self.path} is in use by {by}."
-                " Stop that process, or choose another directory with --data."
+                f" Stop that process, or choose another directory with {option}."
             ) from None
         except OSError as error:
             os.close(self._fd)
@@ -85,7 +86,8 @@ class DataDirectory:
         if others:
             raise DataDirectoryError(
                 f"The directory {self.path} is not a data directory of pyxbroker and not empty: it"
-                f" contains {others[0]!r}. Choose an empty or new directory with --data."
+                f" contains {others[0]!r}. Choose an empty or new directory with"
+                f" {self._option}."
             )
 
     def _owner(self) -> str:
@@ -98,3 +100,16 @@ class DataDirectory:
     def close(self) -> None:
         """Release the lock. Deleting the lock file would allow two processes to lock it."""
         os.close(self._fd)
+
+
+def lock_used(path: Path, option: str) -> DataDirectory:
+    """Lock a directory that a broker has used. Raise DataDirectoryError without a new file."""
+    path = path.absolute()
+    if not path.is_dir():
+        raise DataDirectoryError(f"The data directory {path} ({option}) does not exist.")
+    if not OURS.intersection(retry_transient(os.listdir, path)):
+        raise DataDirectoryError(
+            f"The directory {path} was never used by pyxbroker standalone: {option} names the"
+            " directory that --data of the standalone named."
+        )
+    return DataDirectory(path, option=option)

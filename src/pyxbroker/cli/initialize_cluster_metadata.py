@@ -10,7 +10,7 @@ from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.log import configure
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import TenantName
-from pyxbroker.cli import Parser, fail
+from pyxbroker.cli import Parser, fail, print_waiting
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.cluster_stores import ClusterSettings, Setup, set_up_cluster
 
@@ -24,7 +24,8 @@ SCHEMES = {
 
 ABOUT = """\
 Create the metadata of a new cluster in ZooKeeper, as Pulsar's command of the
-same name does. It may run again: existing nodes stay as they are.
+same name does. It may run again: existing nodes stay as they are, except that
+the tenants and namespaces public and pulsar are shared with the new cluster.
 
 Example:
   pyxbroker initialize-cluster-metadata --cluster east \\
@@ -52,10 +53,10 @@ def command(arguments: Sequence[str]) -> None:
             fail(f"--{option} is {url!r}; expected {scheme}://host:port.", 2)
     try:
         written = asyncio.run(
-            set_up_cluster(local, shared, options.session_timeout, _setup(options))
+            set_up_cluster(local, shared, options.session_timeout, _setup(options), print_waiting)
         )
     except (ConfigError, MetadataError) as error:
-        fail(str(error))
+        fail(f"The cluster is not initialized: {error}")
     for path in written:
         print(f"written: {path}")
     print(f"The metadata of cluster {options.cluster!r} is complete.")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.log import configure
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.bookie.errors import DataError
-from pyxbroker.cli import Group, Parser, fail
-from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
+from pyxbroker.cli import Group, Parser, fail, print_waiting
+from pyxbroker.cli.data_directory import DataDirectoryError, lock_used
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.settings.config import Config
 
@@ -62,12 +62,11 @@ def command(arguments: Sequence[str]) -> None:
 
 def copy(arguments: Sequence[str]) -> None:
     options = _copy_parser().parse(arguments)
+    if options.in_flight < 1:
+        fail(f"--in-flight is {options.in_flight}; expected 1 or more.", 2)
     configure("WARNING")
     try:
-        data = Path(options.source)
-        if not data.is_dir():
-            raise DataDirectoryError(f"The data directory {data.absolute()} does not exist.")
-        directory = DataDirectory(data)
+        directory = lock_used(Path(options.source), "--from")
         try:
             _run_copy(options, directory.path)
         finally:
@@ -123,7 +122,7 @@ def _places(options: Namespace, data: Path) -> CopyPlaces:
     overrides = {key: str(value) for key, value in named.items() if value is not None}
     file = Path(options.config) if options.config else None
     cluster = Config.load(file, os.environ, overrides, is_cluster=True)
-    return CopyPlaces(data, standalone, cluster, max(1, options.in_flight))
+    return CopyPlaces(data, standalone, cluster, options.in_flight)
 
 
 def _run_copy(options: Namespace, data: Path) -> None:
@@ -146,7 +145,7 @@ async def _copy(options: Namespace, places: CopyPlaces) -> None:
     def report(sentence: str) -> None:
         _echo(options, f"{sentence[0].upper()}{sentence[1:]}.")
 
-    async with open_copy(places, report) as copying:
+    async with open_copy(places, report, print_waiting) as copying:
         if options.apply:
             printing = asyncio.create_task(_print_progress(options, copying))
             try:

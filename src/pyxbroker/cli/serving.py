@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker import __version__
 from pyxbroker.base.collector import Collector
-from pyxbroker.base.log import configure, get_logger, write_repeated
+from pyxbroker.base.log import configure, get_role_logger, write_repeated
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, no_such
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Service = Standalone | ClusterBroker
     Start = Callable[[Callable[[str], None]], Awaitable[Service]]
 
-log = get_logger("pyxbroker.standalone")
+log = get_role_logger()
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 BOLD = "\x1b[1m{}\x1b[0m"
@@ -256,11 +256,13 @@ async def _serve(config: Config, start: Start, storage: StorageLine, start_log: 
     stopping = _watch_signals()
     starting = asyncio.ensure_future(start(start_log.begin))
     await _first_of(starting, stopping)
+    stopped = time.monotonic()
     start_log.end()
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])
     if starting.cancelled():
+        _log_stopped(stopped)
         return
     error = starting.exception()
     if error is not None:
@@ -327,6 +329,10 @@ async def _stop(service: Service, timeout: float) -> None:
             f"The broker did not stop within {timeout:g} s (brokerShutdownTimeoutMs);"
             " acknowledged messages are safe, the next start recovers them."
         ) from None
+    _log_stopped(started)
+
+
+def _log_stopped(started: float) -> None:
     log.info("stopped", ms=round((time.monotonic() - started) * 1000))
 
 

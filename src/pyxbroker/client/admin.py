@@ -107,13 +107,30 @@ class AdminClient:
     async def _follow(
         self, method: str, url: str, headers: dict[str, str], data: bytes
     ) -> HttpAnswer:
-        followed = _REDIRECTS_OF_READS if method == "GET" else _REDIRECTS
-        for _ in range(REDIRECTS_MAX):
-            answer = await self._connections.request(method, url, headers, data)
-            if answer.status not in followed:
-                return answer
-            url = redirect_of(answer)
-        raise RedirectLoop(f"{self._service.current} and other brokers redirect to each other.")
+        return await follow(self._connections, method, url, headers, data, REDIRECTS_MAX)
+
+
+async def follow(
+    connections: HttpConnections,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    data: bytes,
+    redirects_max: int,
+) -> HttpAnswer:
+    """Return the answer to a request after following redirects. Raises RedirectLoop for more than
+    redirects_max, BadRedirect, ConnectionFailed.
+    """
+    first = url
+    followed = _REDIRECTS_OF_READS if method == "GET" else _REDIRECTS
+    for _ in range(redirects_max):
+        answer = await connections.request(method, url, headers, data)
+        if answer.status not in followed:
+            return answer
+        url = redirect_of(answer)
+    parts = urlsplit(first)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    raise RedirectLoop(f"{origin} and other brokers redirect to each other.")
 
 
 def redirect_of(answer: HttpAnswer) -> str:

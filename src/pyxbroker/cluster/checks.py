@@ -22,10 +22,12 @@ class UnusableCluster(StartRefused):
 
 
 class Places(NamedTuple):
-    """The names of the stores, for messages."""
+    """The stores, and the settings that name them and the cluster, for messages."""
 
     metadata: str
     ledgers: str
+    metadata_setting: str = "metadataStoreUrl"
+    cluster_setting: str = "clusterName"
 
 
 async def check_cluster(store: MetadataStore, name: str, places: Places) -> None:
@@ -55,10 +57,11 @@ async def _refuse_name(store: MetadataStore, name: str, places: Places) -> None:
     if not names:
         raise UnusableCluster(
             f"{places.metadata} has no cluster: run pyxbroker initialize-cluster-metadata, or"
-            " correct metadataStoreUrl"
+            f" correct {places.metadata_setting}"
         )
     more = ", ..." if len(names) > NAMES_SHOWN_MAX else ""
     known = ", ".join(names[:NAMES_SHOWN_MAX]) + more
     raise UnusableCluster(
-        f"{places.metadata} has no cluster {name!r}: clusterName must be one of {known}"
+        f"{places.metadata} has no cluster {name!r}: {places.cluster_setting} must be one of"
+        f" {known}"
     )

@@ -129,10 +129,11 @@ class Bookie(Protocol):
         bookie fences the ledger before it reads.
         """
 
-    def fence(self, ledger_id: int, master_key: bytes, callback: PositionCallback) -> None:
+    def fence(self, ledger_id: int, digest: Digest, callback: PositionCallback) -> None:
         """Refuse all further adds to the ledger but those with ADD_RECOVERY. When that is durable,
         pass the last add confirmed that the bookie knows to the callback. A bookie without the
-        ledger answers -1.
+        ledger answers -1. `digest` is that of the ledger, with its master key: a bookie in another
+        process answers DAMAGED if the entry that names the position fails it.
         """
 
     def last_entry(self, ledger_id: int, callback: PositionCallback) -> None:

@@ -73,6 +73,11 @@ log = get_logger("pyxbroker.ledger")
 ID_TAKEN = "the ledger id is in use already; trying the next one"
 
 
+ADD_TIMEOUT_S = 5.0
+"""bookkeeper_addEntryTimeoutSec, which is 30 s in Pulsar: sends continue sooner without a bookie
+that has stopped to answer."""
+
+
 class LedgerProtection(NamedTuple):
     """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
@@ -108,8 +113,10 @@ class LedgerClient:
         publish_latency: PublishLatency | None = None,
         placement: Placement | None = None,
         read_settings: ReadSettings = PULSARS_READS,
+        add_timeout_s: float = ADD_TIMEOUT_S,
     ) -> None:
         self.turn = turn
+        self.add_timeout_s = add_timeout_s
         self.cursor_pace = Pace()  # of cursor writes in the background
         self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
@@ -130,6 +137,7 @@ class LedgerClient:
         self._quorums = quorums
         self._protection = protection
         self._digests = {(DigestType.CRC32C, b""): CRC32C}
+        self.custom_metadata: dict[str, bytes] = {}  # of all ledgers created here
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if placement is None and quorums.ensemble > len(bookies):
@@ -137,6 +145,11 @@ class LedgerClient:
                 f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
                 f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
             )
+
+    @property
+    def ensemble_changes(self) -> int:
+        """The number of changes of ensembles that this client has written."""
+        return self._metadata.ensemble_changes
 
     @property
     def journal_failure(self) -> JournalFailed | None:
@@ -150,6 +163,11 @@ class LedgerClient:
     def is_holding(self) -> bool:
         """True while messages of clients cannot be stored (Bookie.holding)."""
         return any(bookie.holding for bookie in self._bookies.values())
+
+    @property
+    def may_gain_bookies(self) -> bool:
+        """False if the bookies are those of the start for ever."""
+        return not isinstance(self.placement, FixedPlacement)
 
     def wait_for_bookies(self, waiter: BookieWaiter) -> None:
         """Notify a waiter, as long as it exists, of the next change of the bookies."""
@@ -315,7 +333,7 @@ class LedgerClient:
             ensembles={0: self.placement.new_ensemble(quorums, affinity)},
             digest_type=protection.digest_type,
             password=protection.password,
-            custom_metadata={"application": b"pulsar", **custom},
+            custom_metadata={"application": b"pulsar", **custom, **self.custom_metadata},
             ctime_ms=int(time.time() * 1000),
             c_token=self._metadata.new_token(),
         )
@@ -356,6 +374,7 @@ class LedgerClient:
             self._finder(metadata),
             self._metadata,
             listener,
+            self.add_timeout_s,
             add_flags,
             digest,
             self.placement.on_error,
@@ -382,18 +401,39 @@ class LedgerClient:
         """Write the end of a drained ledger to its metadata. Raises LedgerError when the ledger has
         failed or has another owner; after Unavailable the caller may retry.
         """
-        await handle.seal()
-        assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
-        metadata, version = handle.in_metadata
-        closed = metadata.closed(handle.last_add_confirmed, handle.length)
+        closed, version = await self._closing(handle)
         try:
             await self._metadata.update(handle.ledger_id, closed, version)
         except (BadVersion, NotFound) as error:
             if not await self._is_closed_at(handle):
-                raise LedgerError(
-                    f"ledger {handle.ledger_id} was taken over while it was written: {error}"
-                ) from error
+                raise _taken_over(handle, error) from error
         handle.in_metadata = None
+
+    async def close_named(self, handle: LedgerHandle, naming: Put) -> int:
+        """Close a drained ledger, and write the node that names it, in one transaction; return the
+        new version of that node. A ledger that was taken over meanwhile, and may be deleted, is
+        therefore never named.
+
+        Raises BadVersion when the write of the node is refused, and LedgerError when the ledger has
+        failed or has another owner. After Unavailable the outcome is unknown.
+        """
+        closed, version = await self._closing(handle)
+        closing = self._metadata.change(handle.ledger_id, closed, version)
+        try:
+            named, _ = await self._store.put_all([naming, closing])
+        except (BadVersion, NotFound) as error:
+            if error.path == closing.path:
+                raise _taken_over(handle, error) from error
+            raise
+        handle.in_metadata = None
+        return named.version
+
+    async def _closing(self, handle: LedgerHandle) -> tuple[LedgerMetadata, int]:
+        """Return the metadata of a drained ledger as closed, and the version that they replace."""
+        await handle.seal()
+        assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
+        metadata, version = handle.in_metadata
+        return metadata.closed(handle.last_add_confirmed, handle.length), version
 
     async def _is_closed_at(self, handle: LedgerHandle) -> bool:
         """Return True if metadata has the writer's end: an earlier attempt succeeded."""
@@ -415,15 +455,30 @@ class LedgerClient:
 
     async def open_any(self, ledger_id: int) -> tuple[LedgerMetadata, ReadHandle]:
         """Return a ledger as if closed, and its reader, whatever its state and password are.
-        Changes nothing. The ledger must have no writer. Raises LedgerError and MetadataError.
+        Changes nothing. The ledger must have no writer. Raises LedgerError, also for an open ledger
+        on bookies in other processes, and MetadataError.
         """
         metadata = (await self._metadata.read(ledger_id)).metadata
         reader = self._reader(ledger_id, metadata)
         if not metadata.is_closed:
+            if not self._is_embedded(metadata):
+                raise LedgerError(f"ledger {ledger_id} is open, so its end is unknown")
             from pyxbroker.ledger.recovery import find_end
 
             metadata = metadata.closed(*await find_end(reader))
         return metadata, reader
+
+    async def open_unowned(self, ledger_id: int) -> tuple[ReadHandle, int]:
+        """Open a ledger that may have a writer elsewhere; return its reader and the last entry id
+        that its bookies store. Bookies that do not answer are left out. Raises as open_read does.
+        """
+        metadata = await self._metadata_of(ledger_id)
+        reader = self._reader(ledger_id, metadata)
+        if metadata.is_closed:
+            return reader, metadata.last_entry_id
+        from pyxbroker.ledger.recovery import last_stored
+
+        return reader, await last_stored(reader.segments[-1].bookies, ledger_id)
 
     async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int, int]:
         """Open a compacted ledger; return its reader, last entry id and length in bytes."""
@@ -470,7 +525,7 @@ class LedgerClient:
                 return await self._recover_embedded(ledger_id, found)
             takeover = recovery.Takeover(
                 *(self._bookies, self._finder(metadata), self.placement.on_error),
-                *(self._metadata, self.read_policy()),
+                *(self._metadata, self.read_policy(), self.add_timeout_s),
             )
             end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
             if end is not None:
@@ -506,13 +561,25 @@ class LedgerClient:
             await self._read(ledger_id)
 
     async def end_of(self, ledger_id: int) -> tuple[int, int]:
-        """Return (last entry id, bytes) as stored, without closing a ledger that has no writer."""
+        """Return (last entry id, bytes) of a ledger that has no writer. It is not closed if the
+        embedded bookie, whose journal may have failed, is the only one of its ensemble. Otherwise
+        only a recovery finds an end on which all readers agree.
+        """
         metadata = (await self._read(ledger_id)).metadata
         if metadata.is_closed:
             return metadata.last_entry_id, metadata.length
+        if not self._is_embedded(metadata):
+            return await self.recover(ledger_id)
         from pyxbroker.ledger.recovery import find_end
 
         return await find_end(self._reader(ledger_id, metadata))
+
+    async def is_open(self, ledger_id: int) -> bool:
+        """Return True if no recovery of the ledger has begun. Raises MetadataError."""
+        try:
+            return (await self._metadata.read(ledger_id)).metadata.state is LedgerState.OPEN
+        except NotFound:
+            return False
 
     async def stored_entries(self, ledger_id: int) -> int:
         """Count the stored entries of a ledger, whether or not it has metadata."""
@@ -580,6 +647,10 @@ class LedgerClient:
         if key not in self._digests:
             self._digests[key] = Digest(*key)
         return self._digests[key]
+
+
+def _taken_over(handle: LedgerHandle, error: MetadataError) -> LedgerError:
+    return LedgerError(f"ledger {handle.ledger_id} was taken over while it was written: {error}")
 
 
 def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:

@@ -31,9 +31,6 @@ from pyxbroker.metadata.store import BadVersion, NotFound, Unavailable
 
 log = get_logger("pyxbroker.ledger")
 
-ADD_TIMEOUT_S = 5.0
-"""A bookie that keeps the oldest unconfirmed entry waiting for so long has failed for this ledger
-(addEntryTimeoutSec)."""
 RETRY_S = 1.0
 """Pause before a ledger looks again for bookies, or asks again for its metadata."""
 
@@ -46,11 +43,21 @@ class EnsembleHandle(LedgerHandle):
     """The writer of a ledger on several bookies: performs the actions of a LedgerWriter.
 
     `find` returns a bookie id for each index that a failed bookie had, as far as there are any.
-    `on_error` is called with the id of a bookie that failed, and the code.
+    `on_error` is called with the id of a bookie that failed, and the code. A bookie that keeps the
+    oldest unconfirmed entry waiting for `add_timeout_s` has failed for this ledger.
     """
 
     __slots__ = (
-        *("_bookies", "_find", "_metadata", "_on_error", "_slots", "_tasks", "_timer"),
+        *(
+            "_add_timeout_s",
+            "_bookies",
+            "_find",
+            "_metadata",
+            "_on_error",
+            "_slots",
+            "_tasks",
+            "_timer",
+        ),
         "_waits_for",
         "writer",
     )
@@ -62,6 +69,7 @@ class EnsembleHandle(LedgerHandle):
         find: Callable[[FindBookies], Mapping[int, str]],
         metadata: LedgerMetadataStore,
         listener: LedgerListener,
+        add_timeout_s: float,
         add_flags: int = 0,
         digest: Digest = CRC32C,
         on_error: Callable[[str, int], None] = ignore_error,
@@ -73,6 +81,7 @@ class EnsembleHandle(LedgerHandle):
         self.writer = writer
         self.pending = writer.pending
         self.write_quorum = writer.metadata.write_quorum_size
+        self._add_timeout_s = add_timeout_s
         self._bookies = bookies
         self._find = find
         self._on_error = on_error
@@ -90,7 +99,7 @@ class EnsembleHandle(LedgerHandle):
         members = writer.append(run)
         self.length = writer.length
         if self._timer is None:
-            self._set_timer(ADD_TIMEOUT_S, self._check_progress)
+            self._set_timer(self._add_timeout_s, self._check_progress)
         for slot, bookie_id, stripe in members:
             bookies[bookie_id].add_run(self, slot, run, confirmed, length, flags, stripe)
         run.copy_data()  # unless a remote bookie has packaged the run, which copies it
@@ -177,6 +186,7 @@ class EnsembleHandle(LedgerHandle):
                 log.warning("bookies are not replaced yet", ledger=self.ledger_id, error=error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            self._metadata.ensemble_changes += 1
             actions = self.writer.on_metadata_written(result.version)
             self._note_metadata()
             self._perform(actions)
@@ -214,7 +224,7 @@ class EnsembleHandle(LedgerHandle):
         if oldest == self._waits_for and self.writer.change is None:
             for slot in self.writer.silent_slots(oldest, self._slots):
                 self._fail_slot(slot, oldest, TIMED_OUT)
-        self._set_timer(ADD_TIMEOUT_S, self._check_progress)
+        self._set_timer(self._add_timeout_s, self._check_progress)
 
     def _set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
         self._waits_for = self.pending.first

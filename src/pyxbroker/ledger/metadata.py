@@ -34,6 +34,9 @@ from pyxbroker.metadata.store import (
 )
 
 INVALID_ENTRY_ID = -1
+NAMED_IN_STORE = "pyxbroker/named-in-store"
+"""The custom metadata of a ledger that only nodes of the metadata store with its own metadata can
+name. Ledgers of clusters that only share the bookies lack it."""
 
 _VERSION_KEY = b"BookieMetadataFormatVersion\t"
 _IN_RECOVERY_ENTRY_ID = -102
@@ -266,6 +269,8 @@ class LedgerMetadataStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self.ensemble_changes = 0
+        """Changes of ensembles that writers and recoveries have made with this object."""
 
     def new_token(self) -> int:
         """Return the c_token of a new ledger.
@@ -295,7 +300,11 @@ class LedgerMetadataStore:
         self, ledger_id: int, metadata: LedgerMetadata, expected_version: int
     ) -> asyncio.Future[PutResult]:
         """Replace the metadata if it still has the expected version. Raises BadVersion."""
-        return self._store.put(paths.ledger(ledger_id), encode(metadata), expected_version)
+        return self._store.put(*self.change(ledger_id, metadata, expected_version))
+
+    def change(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Put:
+        """Return the write of `update`."""
+        return Put(paths.ledger(ledger_id), encode(metadata), expected_version)
 
     def delete(self, ledger_id: int, expected_version: int | None = None) -> asyncio.Future[None]:
         """Delete the metadata of a ledger. Raises NotFound."""

@@ -30,6 +30,8 @@ class LedgerQuorums(NamedTuple):
     ensemble: int = 1
     write: int = 1
     ack: int = 1
+    is_policy: bool = False
+    """True if a policy of the topic or its namespace sets them, for messages."""
 
 
 class Affinity(NamedTuple):

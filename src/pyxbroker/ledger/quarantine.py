@@ -7,13 +7,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, NO_ENTRY, NO_LEDGER
+from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, NO_ENTRY, NO_LEDGER, TIMED_OUT
 
 log = get_logger("pyxbroker.ledger")
 
 HARMLESS = frozenset({NO_LEDGER, NO_ENTRY, DISCONNECTED, FENCED})
 """Codes that say nothing about the health of a bookie. One without a connection is not counted
 either: it loses its registration when its process has ended."""
+
+
+TIMEOUT_SPACING_S = 5.0
+"""Time-outs of a bookie within this time count as one error. A pause of a bookie lets requests of
+many ledgers time out. BookKeeper counts each of them, but only after 30 s without an answer, where
+the writer waits for bookkeeper_addEntryTimeoutSec."""
 
 
 class HealthCheck(NamedTuple):
@@ -40,6 +46,7 @@ class Quarantine:
         self._errors: Counter[str] = Counter()  # in the interval that ends at _ends
         self._ends = clock() + check.interval_s
         self._until: dict[str, float] = {}
+        self._timed_out: dict[str, float] = {}  # time of the last time-out that was counted
 
     def on_error(self, bookie_id: str, code: int) -> None:
         """Count an error, and quarantine the bookie if it is one too many."""
@@ -49,7 +56,12 @@ class Quarantine:
         now = self._clock()
         if now >= self._ends:
             self._errors.clear()
+            self._timed_out.clear()
             self._ends = now + check.interval_s
+        if code == TIMED_OUT:
+            if now < self._timed_out.get(bookie_id, -TIMEOUT_SPACING_S) + TIMEOUT_SPACING_S:
+                return
+            self._timed_out[bookie_id] = now
         self._errors[bookie_id] += 1
         if self._errors[bookie_id] != check.errors_max or self._draw() >= check.ratio:
             return

@@ -51,8 +51,6 @@ class RackSettings(NamedTuple):
     is_enforced: bool = False
     groups: Affinity | None = None
     """bookkeeperClientIsolationGroups and bookkeeperClientSecondaryIsolationGroups."""
-    default_ensemble: int = 2
-    """managedLedgerDefaultEnsembleSize, to name it where it decides."""
 
 
 class Bookies(Protocol):
@@ -89,6 +87,10 @@ class RackPlacement:
         """Count a failed request for the quarantine."""
         self._quarantine.on_error(bookie_id, code)
 
+    def quarantined(self) -> frozenset[str]:
+        """Return the bookies that are quarantined now."""
+        return self._quarantine.bookies()
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call callback() after each change of the bookies and of their racks."""
         self._bookies.on_change(callback)
@@ -105,7 +107,7 @@ class RackPlacement:
             if len(candidates) < size:
                 continue
             lowest = racks_min if self._is_enforced else 1
-            for least in range(racks_min, lowest - 1, -1):
+            for least in range(min(racks_min, len({*candidates.values()})), lowest - 1, -1):
                 search = _Search(self._random, candidates, size, quorum, self._region_of)
                 if found := search.find(least, reach=racks_min):
                     return found
@@ -239,10 +241,10 @@ class RackPlacement:
     ) -> NotEnoughBookies:
         view = self._bookies.view
         size, writable = quorums.ensemble, len(view.writable)
-        if size == self._settings.default_ensemble:
-            setting = "managedLedgerDefaultEnsembleSize"
-        else:
+        setting, lower = "managedLedgerDefaultEnsembleSize", "lower it"
+        if quorums.is_policy:
             setting = "the persistence policy of the topic or its namespace"
+            lower = "change the policy with 'pulsar-admin topics (or namespaces) set-persistence'"
         needs = f"a ledger needs {size} bookies ({setting}), but there {_are(writable)} writable"
         if writable >= size and not self._is_enforced:
             of = "the bookie affinity group of the namespace"
@@ -259,7 +261,7 @@ class RackPlacement:
                 " others with 'pulsar-admin bookies set-bookie-rack'"
             )
         read_only = f" and {len(view.read_only)} read-only" if view.read_only else ""
-        return NotEnoughBookies(f"{needs}{read_only}: start more bookies, or lower it")
+        return NotEnoughBookies(f"{needs}{read_only}: start more bookies, or {lower}")
 
     def _too_few_racks(
         self, quorums: LedgerQuorums, racks: Mapping[str, str], racks_min: int
@@ -305,7 +307,7 @@ class _Search:
         Neighbours are less than `reach` indexes away.
         """
         self._least, self._reach = least, reach
-        if len(self._spare) < self._least or not self._place(0):
+        if not self._place(0):
             return None
         for bookies in self._spare.values():
             self._random.shuffle(bookies)

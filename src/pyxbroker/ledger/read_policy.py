@@ -53,6 +53,8 @@ class ReadPolicy:
         self.settings = settings
         self.damaged: Counter[str] = Counter()
         """Entries that failed their digest, by bookie."""
+        self.speculative_reads = 0
+        """Reads that asked a further bookie because the previous one was slow."""
         self._scores: dict[str, _Score] = {}
 
     def on_answer(self, bookie_id: str, latency_s: float) -> None:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 READ_BYTES_MAX = 8 << 20
 READ_ENTRIES_MAX = 1024
+PARTS_MAX = 32
+"""Requests of one read of a striped ledger. It limits the excess where entries become larger."""
+PARTS_WAIT_S = 0.1
+"""A part that takes longer no longer delays the parts before it."""
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
@@ -47,7 +51,7 @@ class ReadHandle:
     ensemble index `e mod ensemble size` on. A ledger on the embedded bookie has no policy.
     """
 
-    __slots__ = ("digest", "ledger_id", "policy", "segments", "write_quorum")
+    __slots__ = ("digest", "entry_bytes", "ledger_id", "policy", "segments", "write_quorum")
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class ReadHandle:
         self.segments = segments
         self.write_quorum = write_quorum
         self.digest = digest
+        self.entry_bytes = 0  # average of the last read of a striped segment
 
     def read_cached(
         self, first: int, last: int, count_max: int, bytes_max: int
@@ -95,7 +100,11 @@ class ReadHandle:
         asked for.
         """
         segment, last = self._segment(first, last)
-        _Read(self, segment.bookies, first, last, count_max, bytes_max, callback).ask()
+        if last > first and len(segment.bookies) > self.write_quorum:
+            last = min(last, first + max(count_max, 1) - 1)
+            _StripedRead(self, bytes_max, callback).ask(segment.bookies, first, last)
+        else:
+            _Read(self, segment.bookies, first, last, count_max, bytes_max, callback).ask()
 
     def read_future(self, first: int, last: int) -> asyncio.Future[EntryBatch]:
         """Read for a coroutine: entries from first on, as many as one read brings."""
@@ -119,14 +128,90 @@ def segments_of(
         raise LedgerError(where) from None
 
 
+class _StripedRead:
+    """A read of entries that alternate between bookies: a part for each row of entries that one of
+    them has, and all parts together. The callback gets the parts up to the first gap.
+    """
+
+    __slots__ = ("bytes_max", "callback", "handle", "is_late", "parts", "timer", "unanswered")
+
+    def __init__(self, handle: ReadHandle, bytes_max: int, callback: ReadCallback) -> None:
+        self.handle = handle
+        self.bytes_max = bytes_max
+        self.callback: ReadCallback | None = callback
+        self.parts: list[EntryBatch | LedgerError | None] = []
+        self.unanswered = 0
+        self.is_late = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def ask(self, bookies: Sequence[Bookie], first: int, last: int) -> None:
+        """Ask for as many parts as the byte limit allows, by the size of the last entries."""
+        handle = self.handle
+        bytes_left = self.bytes_max
+        parts_max = PARTS_MAX if handle.entry_bytes else 1
+        while first <= last and len(self.parts) < parts_max and (bytes_left > 0 or not self.parts):
+            on_part = partial(self.on_part, len(self.parts))
+            part = _Read(handle, bookies, first, last, last - first + 1, bytes_left, on_part)
+            self.parts.append(None)
+            self.unanswered += 1
+            part.ask()
+            bytes_left -= (part.end - first + 1) * handle.entry_bytes
+            first = part.end + 1
+        if self.unanswered > 1 and handle.policy is not None:
+            self.timer = handle.policy.clock.call_later(PARTS_WAIT_S, self.on_late)
+
+    def on_part(self, index: int, result: EntryBatch | LedgerError) -> None:
+        if self.callback is None:
+            return
+        self.parts[index] = result
+        self.unanswered -= 1
+        if self.unanswered == 0 or (self.is_late and self.parts[0] is not None):
+            self.finish()
+
+    def on_late(self) -> None:
+        """Wait for no part but the first one any longer."""
+        self.timer = None
+        self.is_late = True
+        if self.parts[0] is not None:
+            self.finish()
+
+    def finish(self) -> None:
+        callback, self.callback = self.callback, None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        assert callback is not None
+        parts, self.parts = self.parts, []
+        callback(self.joined(parts))
+
+    def joined(self, parts: list[EntryBatch | LedgerError | None]) -> EntryBatch | LedgerError:
+        """Return the parts up to the first one that failed, is incomplete, or is too much."""
+        first = parts[0]
+        assert first is not None, "a read is finished after its first part was answered"
+        if isinstance(first, LedgerError):
+            return first
+        joined = [(first, 0, first.count)]
+        size, following = first.byte_count, first.entry_id(0) + first.count
+        for part in parts[1:]:
+            if part is None or isinstance(part, LedgerError) or part.entry_id(0) != following:
+                break
+            if size + part.byte_count > self.bytes_max:
+                break
+            size += part.byte_count
+            following += part.count
+            joined.append((part, 0, part.count))
+        self.handle.entry_bytes = max(1, size // (following - first.entry_id(0)))
+        return first if len(joined) == 1 else first.join(joined)
+
+
 class _Read:
     """One read until its first good answer. Only the bookies that were asked reference it, and a
     timer where there is a further bookie to ask.
     """
 
     __slots__ = (
-        *("asked", "asked_at", "bookies", "bytes_max", "callback", "codes", "count_max", "first"),
-        *("handle", "last", "order", "policy", "timer"),
+        *("asked", "asked_at", "bookies", "bytes_max", "callback", "codes", "count_max", "end"),
+        *("first", "handle", "last", "order", "policy", "timer"),
     )
 
     def __init__(
@@ -174,6 +259,7 @@ class _Read:
             while end < last and stripe.has(end + 1):
                 end += 1
             last = end
+        self.end = last
         if self.policy is not None:
             clock, settings = self.policy.clock, self.policy.settings
             self.asked_at[index] = clock.time()
@@ -226,6 +312,7 @@ class _Read:
             if waited_s >= self.policy.settings.timeout_s:
                 self.policy.on_failure(bookie_id)
         if self.asked < len(self.order):
+            self.policy.speculative_reads += 1
             self.ask()
         else:
             self.finish(error_of(TIMED_OUT, self.handle.ledger_id, self.first))

@@ -75,6 +75,7 @@ log = get_logger("pyxbroker.ledger")
 READ_AHEAD = 16
 """Number of entries that a recovery reads or writes back at the same time."""
 ANSWER_TIMEOUT_S = 10.0
+LAST_ENTRY_TIMEOUT_S = 2.0
 """A bookie that has not answered a fence or a read by then counts as unknown."""
 
 # The entry header's length field: 8 bytes at offset 24 of the packaging.
@@ -348,6 +349,7 @@ class Takeover(NamedTuple):
     on_error: Callable[[str, int], None]
     metadata: LedgerMetadataStore
     policy: ReadPolicy
+    add_timeout_s: float
 
 
 async def recover(
@@ -367,7 +369,8 @@ class _Attempt:
     """Performs the actions of one LedgerRecovery; also the listener of its writer."""
 
     def __init__(self, takeover: Takeover, ledger_id: int, digest: Digest) -> None:
-        self._bookies, self._find, self._on_error, self._store, self._policy = takeover
+        self._bookies, self._find, self._on_error, self._store, self._policy, _ = takeover
+        self._add_timeout_s = takeover.add_timeout_s
         self._ledger_id = ledger_id
         self._digest = digest
         self._machine = LedgerRecovery(ledger_id)
@@ -396,7 +399,7 @@ class _Attempt:
             match action:
                 case Fence(member, bookie_id):
                     answer = self._question(partial(self._on_fenced, member))
-                    self._bookies[bookie_id].fence(self._ledger_id, self._digest.master_key, answer)
+                    self._bookies[bookie_id].fence(self._ledger_id, self._digest, answer)
                 case Read(entry_id, member, bookie_id):
                     answer = self._question(partial(self._on_read, entry_id, member))
                     self._bookies[bookie_id].read(
@@ -458,7 +461,7 @@ class _Attempt:
             writer = self._machine.writer
             assert writer is not None
             self._handle = EnsembleHandle(
-                *(writer, self._bookies, self._find, self._store, self),
+                *(writer, self._bookies, self._find, self._store, self, self._add_timeout_s),
                 add_flags=ADD_RECOVERY | ADD_HIGH_PRIORITY,
                 digest=self._digest,
                 on_error=self._on_error,
@@ -516,7 +519,7 @@ async def fence(reader: ReadHandle) -> None:
     Raises LedgerError when it cannot be fenced.
     """
     (bookie,) = reader.segments[-1].bookies
-    code = await _answer(partial(bookie.fence, reader.ledger_id, reader.digest.master_key))
+    code = await _answer(partial(bookie.fence, reader.ledger_id, reader.digest))
     if code < -1 and bookie.failure:
         raise journal_failed(bookie.bookie_id, bookie.failure)
     if code < -1:
@@ -574,6 +577,17 @@ async def stored_entries(bookies: Iterable[Bookie], ledger_id: int) -> int:
         *(_answer(partial(bookie.last_entry, ledger_id)) for bookie in bookies)
     )
     return 1 + max(found)
+
+
+async def last_stored(bookies: Iterable[Bookie], ledger_id: int) -> int:
+    """Return the highest entry id that the bookies store which answer in time; -1 without any."""
+    asked = [
+        asyncio.ensure_future(_answer(partial(bookie.last_entry, ledger_id))) for bookie in bookies
+    ]
+    done, late = await asyncio.wait(asked, timeout=LAST_ENTRY_TIMEOUT_S)
+    for each in late:
+        each.cancel()
+    return max((each.result() for each in done), default=-1)
 
 
 async def _answer(ask: Callable[[Callable[[int], None]], None]) -> int:

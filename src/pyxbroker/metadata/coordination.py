@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from pyxbroker.metadata.store import (
     MetadataError,
     MetadataStore,
     NotFound,
+    PutResult,
     SessionEvent,
     Unavailable,
     Unsubscribe,
@@ -83,6 +85,10 @@ class ResourceLock:
             if self.is_held:
                 self._version = (await self._store.put(self.path, value, self._version)).version
 
+    def recreate(self) -> None:
+        """Create the node again after it was deleted."""
+        self._on_session_event(SessionEvent.SESSION_REESTABLISHED)
+
     async def release(self) -> None:
         """Delete the node. Raises Unavailable on failure; then the node ends with the session."""
         self.is_held = False
@@ -105,17 +111,22 @@ class ResourceLock:
             found = await self._store.get(self.path)
             if found is not None and not self._is_ours(found.value):
                 raise LockBusy(f"{self.path} is held by {found.value!r}") from None
-            if found is not None:
-                await self._delete_former(found.version)
-            result = await self._store.put(self.path, self.value, MUST_NOT_EXIST, ephemeral=True)
+            if found is not None and found.is_own and found.value == self.value:
+                # Replacing it would report its deletion, which asks for a new node once more.
+                self._version = found.version
+                return
+            result = await self._replace(0 if found is None else found.version)
         self._version = result.version
 
-    async def _delete_former(self, version: int) -> None:
-        try:
-            await self._store.delete(self.path, version)
-        except NotFound:
-            # The earlier session has just expired.
-            return
+    async def _replace(self, version: int) -> PutResult:
+        """Delete the node of an earlier session, unless that has just expired, and create ours."""
+        # Issued together, so that a process that recreates its node comes too late.
+        deleting = self._store.delete(self.path, version)
+        creating = self._store.put(self.path, self.value, MUST_NOT_EXIST, ephemeral=True)
+        await asyncio.gather(deleting, creating, return_exceptions=True)
+        with contextlib.suppress(NotFound):
+            deleting.result()
+        return creating.result()
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_REESTABLISHED and self.is_held:

@@ -341,7 +341,7 @@ class Tree(Files):
         now_ms = _now_ms()
         if ephemeral:
             self._save_undo(path)
-            self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms)
+            self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms, True)
         else:
             parent, name = split(path)
             number = self.transaction

@@ -138,7 +138,8 @@ class MemoryStore(MetadataStore):
         if node is None:
             return None
         return GetResult(
-            node.value, node.version, node.owner is not None, node.created_ms, node.modified_ms
+            *(node.value, node.version, node.owner is not None),
+            *(node.created_ms, node.modified_ms, node.owner is self),
         )
 
     def _exists(self, path: str) -> bool:

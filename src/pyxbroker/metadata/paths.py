@@ -20,6 +20,10 @@ LEDGER_ID_MAX = 2**63 - 1
 CONFIGURATION = "/admin/configuration"
 BOOKIE_RACKS = "/bookies"
 BROKERS = "/loadbalance/brokers"
+BROKER_AVERAGES = "/loadbalance/broker-time-average"
+LEADER = "/loadbalance/leader"
+OWNERS = "/namespace"
+MIGRATION_PARTICIPANT_PREFIX = "/pulsar/migration-coordinator/participants/id-"
 RESOURCE_QUOTAS = "/loadbalance/resource-quota"
 LEDGERS = "/ledgers"
 INSTANCE_ID = "/ledgers/INSTANCEID"
@@ -123,6 +127,26 @@ def cluster(name: str) -> str:
 def broker(broker_id: str) -> str:
     """Return the path of a broker's registration."""
     return f"{BROKERS}/{broker_id}"
+
+
+def bundle_owners(namespace: str) -> str:
+    """Return the parent of the nodes by which brokers own the bundles of a namespace."""
+    return f"{OWNERS}/{namespace}"
+
+
+def broker_averages(broker_id: str) -> str:
+    """Return the path of the average load of a broker."""
+    return f"{BROKER_AVERAGES}/{broker_id}"
+
+
+def bundle_data(bundle: str) -> str:
+    """Return the path of the average load of a bundle, `tenant/namespace/range`."""
+    return f"/loadbalance/bundle-data/{bundle}"
+
+
+def bundle_owner(namespace: str, bundle: str) -> str:
+    """Return the path of the node by which a broker owns a bundle."""
+    return f"{bundle_owners(namespace)}/{bundle}"
 
 
 def failure_domains(cluster_name: str) -> str:

@@ -35,6 +35,8 @@ MUST_NOT_EXIST = -1
 SESSION_TIMEOUT_MS = 30_000  # metadataStoreSessionTimeoutMillis
 OPERATION_TIMEOUT_MS = 30_000  # metadataStoreOperationTimeoutSeconds
 CONNECT_TIMEOUT_MS = 30_000
+ADDRESS = "the address of the metadata store"
+"""The name of that setting where the caller gives none."""
 
 log = get_logger(__name__)
 
@@ -92,6 +94,8 @@ class GetResult(NamedTuple):
     ephemeral: bool
     created_ms: int
     modified_ms: int
+    is_own: bool = False
+    """The node is ephemeral and belongs to this session."""
 
 
 class PutResult(NamedTuple):
@@ -435,6 +439,7 @@ def open_store(
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     copies: CopySettings | None = None,
     makes_chroot: bool = True,
+    setting: str = ADDRESS,
 ) -> MetadataStore:
     """Create the store for a metadata URL in one of Pulsar's forms; the caller then opens it.
 
@@ -442,7 +447,8 @@ def open_store(
     `data_directory`, an empty one means `metadata`). `zk:HOST:PORT[,HOST:PORT][/CHROOT]` and the
     older form without a scheme are ZooKeeper. `memory:NAME` is in this process and shared by all
     stores of that name. `copies` applies only to the embedded store. Without `makes_chroot`, a
-    chroot that is missing is created by the first write. Raises MetadataError for any other form.
+    chroot that is missing is created by the first write. Messages say that the address comes from
+    `setting`. Raises MetadataError for any other form.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in ("embedded", "rocksdb"):
@@ -463,6 +469,7 @@ def open_store(
             operation_timeout_ms=operation_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
             makes_chroot=makes_chroot,
+            setting=setting,
         )
     raise MetadataError(
         f"unknown metadata store {url!r}; known are embedded:PATH, rocksdb:PATH (the same),"

@@ -1,8 +1,8 @@
 """The metadata store of a cluster: Apache ZooKeeper, through kazoo.
 
-kazoo runs three threads of its own, which never touch this module's state. They pass answers, fired
-watches and changes of the connection to the loop with call_soon_threadsafe. Everything else in this
-file runs on the loop.
+kazoo runs a thread for the connection, which never touches this module's state. It passes answers,
+fired watches and changes of the connection to the loop with call_soon_threadsafe. Everything else
+in this file runs on the loop.
 
 Order. ZooKeeper applies the requests of one connection in the order in which they are sent. An
 operation that takes several requests (parents that may be missing, create-or-overwrite) therefore
@@ -32,6 +32,7 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpir
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.store import (
+    ADDRESS,
     ANY_VERSION,
     MUST_NOT_EXIST,
     GetResult,
@@ -51,7 +52,7 @@ from pyxbroker.metadata.zookeeper_client import GatedClient, WatchedPaths
 from pyxbroker.metadata.zookeeper_operations import Operations, Request, Steps
 
 REQUESTS_IN_FLIGHT_MAX = 128
-"""kazoo wakes its thread through a socket pair that holds one message per request, about 270."""
+"""Further operations wait here, where those that time out were certainly not carried out."""
 ATTEMPTS_MAX = 5
 """Limits the retries of a request that makes the server close the connection."""
 CLOSE_DRAIN_S = 0.8
@@ -94,7 +95,8 @@ class ZooKeeperStore(MetadataStore):
     """The tree of a ZooKeeper ensemble. `hosts` is `HOST:PORT[,HOST:PORT...][/CHROOT]`.
 
     Times are in milliseconds: ZooKeeper's timeout of a silent session, the timeout of an operation,
-    and how long open() waits for the first connection. Raises MetadataError for wrong hosts.
+    and how long open() waits for the first connection. `setting` is the name that messages give to
+    what `hosts` came from. Raises MetadataError for wrong hosts.
     """
 
     def __init__(
@@ -105,10 +107,12 @@ class ZooKeeperStore(MetadataStore):
         operation_timeout_ms: int,
         connect_timeout_ms: int,
         makes_chroot: bool = True,
+        setting: str = ADDRESS,
     ) -> None:
         super().__init__()
         _check_hosts(hosts)
         self.hosts = hosts
+        self._setting = setting
         self._makes_chroot = makes_chroot
         self._session_timeout_s = session_timeout_ms / 1000
         self.operation_timeout_s = operation_timeout_ms / 1000
@@ -127,7 +131,7 @@ class ZooKeeperStore(MetadataStore):
         self._in_flight = 0
         self._paths_in_flight: set[str] = set()
         self._timeout_timer: asyncio.TimerHandle | None = None
-        # Calls from kazoo's threads, and whether the loop has been woken for them.
+        # Calls from kazoo's thread, and whether the loop has been woken for them.
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_wake_up_due = False
         self._operations: Operations
@@ -153,8 +157,7 @@ class ZooKeeperStore(MetadataStore):
             if isinstance(error, asyncio.TimeoutError):
                 raise Unavailable(
                     f"no ZooKeeper answers at {self.hosts} (waited"
-                    f" {self._connect_timeout_s:g} s). Start it, or correct the address of"
-                    " the metadata store"
+                    f" {self._connect_timeout_s:g} s). Start it, or correct {self._setting}"
                 ) from None
             raise
 
@@ -406,7 +409,7 @@ class ZooKeeperStore(MetadataStore):
             )
             self._finish(operation, error)
 
-    # Calls from kazoo's threads.
+    # Calls from kazoo's thread.
 
     def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
         """Schedule a call on the loop, with one wake-up for all pending calls. Thread-safe."""

@@ -14,6 +14,7 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.metadata.store import Notification, NotificationKind
+from pyxbroker.metadata.zookeeper_connection import BatchingConnection, DirectHandler
 
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
 """Retries without end, at growing intervals; delays in seconds."""
@@ -48,8 +49,13 @@ class GatedClient(KazooClient):
         self.is_gate_open = False
         self._has_connection = False
         super().__init__(
-            hosts=hosts, timeout=session_timeout_s, connection_retry=_RECONNECT, logger=_kazoo_log
+            hosts=hosts,
+            timeout=session_timeout_s,
+            handler=DirectHandler(),
+            connection_retry=_RECONNECT,
+            logger=_kazoo_log,
         )
+        self._connection = BatchingConnection(self, self._conn_retry.copy(), logger=_kazoo_log)
         # kazoo divides the session's timeout among its hosts, as the time to answer a new
         # connection. A starting server may accept one and never answer, so that time is limited.
         self.hosts *= math.ceil(session_timeout_s / (CONNECT_S_MAX * len(self.hosts)))
@@ -61,6 +67,11 @@ class GatedClient(KazooClient):
             if not self._has_connection:
                 self.is_gate_open = False
         super()._session_callback(state)
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session; 0 before the first one."""
+        return int(self._session_id or 0)
 
     def open_gate(self) -> bool:
         """Open the gate if there is a connection. Return True if it is open."""
@@ -84,7 +95,7 @@ class WatchedPaths:
     list of a missing node. So their number is bounded by the existing nodes, and the few for whose
     creation `exists` asked.
 
-    kazoo calls on its own threads; `hand_over` passes that to the loop, where `notify` is called.
+    kazoo calls on its own thread; `hand_over` passes that to the loop, where `notify` is called.
     That may happen before the answer is processed. Then the path is added although its watch has
     ended, and stays until it is read and changes again, or the connection is lost. The result is
     one superfluous notification, whereas a missing path would lose one.

@@ -64,7 +64,7 @@ class Operations:
         value, stat = _checked(outcome, path)
         if watch is not None:
             self._watched.note_node(path)
-        return _to_result(value, stat)
+        return _to_result(value, stat, self._client.session_id)
 
     def exists(self, path: str, is_watched: bool) -> Steps:
         # ZooKeeper watches for the creation of a node only after `exists`.
@@ -238,5 +238,7 @@ def _checked(outcome: Any, path: str) -> Any:
     return outcome
 
 
-def _to_result(value: bytes, stat: ZnodeStat) -> GetResult:
-    return GetResult(value, stat.version, stat.ephemeralOwner != 0, stat.ctime, stat.mtime)
+def _to_result(value: bytes, stat: ZnodeStat, session_id: int) -> GetResult:
+    owner = stat.ephemeralOwner
+    is_own = owner != 0 and owner == session_id
+    return GetResult(value, stat.version, owner != 0, stat.ctime, stat.mtime, is_own)

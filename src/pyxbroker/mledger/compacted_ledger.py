@@ -13,8 +13,12 @@ from collections.abc import Iterable
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.entry import Position
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError, MetadataStore
+from pyxbroker.mledger import positions
+from pyxbroker.mledger.cursor_ledger import properties_of
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.mledger")
@@ -28,6 +32,21 @@ def current(managed_ledger: ManagedLedger) -> int | None:
     """Return the current compacted ledger, or None."""
     cursor = managed_ledger.cursors.get(COMPACTION)
     return None if cursor is None else cursor.position_properties.get(LEDGER_PROPERTY)
+
+
+async def current_unowned(store: MetadataStore, client: LedgerClient, name: str) -> int | None:
+    """Return the current compacted ledger, or None, of a topic that another broker has open.
+
+    Raises MalformedRecord, LedgerError and MetadataError.
+    """
+    found = await store.get(paths.cursor(name, COMPACTION))
+    if found is None:
+        return None
+    cursor = positions.decode_cursor(found.value, {})
+    properties = cursor.properties
+    if cursor.cursors_ledger_id >= 0:
+        properties = await properties_of(client, cursor.cursors_ledger_id) or properties
+    return properties.get(LEDGER_PROPERTY)
 
 
 def known(managed_ledger: ManagedLedger) -> set[int]:

@@ -380,6 +380,8 @@ class Cursor:
     async def _write_all(self) -> None:
         """Write the state, repeatedly while callers wait for later changes."""
         while True:
+            if self._ledger is not None:
+                await self._ledger.rest()
             self._dirty = False
             waiters, self._waiters = self._waiters, []
             try:
@@ -417,23 +419,29 @@ class Cursor:
     async def _write_to_new_ledger(self) -> None:
         client = self.managed_ledger.client
         limits = self.managed_ledger.limits
-        previous = self.ledger_id
-        ledger = await CursorLedger.create(
-            client,
-            self.managed_ledger.name,
-            self.name,
-            limits,
-        )
-        try:
-            await ledger.write(self.acks, self.position_properties, urgent=True)
-            await self._write_node(ledger.ledger_id)
-        except (CursorError, LedgerError):
-            # Nothing refers to the ledger, so it would never be deleted.
-            await self._delete_ledger(ledger.ledger_id)
-            raise
+        is_shared = self.managed_ledger.store.is_shared
+        unused = [self.ledger_id]
+        while True:
+            ledger = await CursorLedger.create(
+                *(client, self.managed_ledger.name, self.name, limits, is_shared)
+            )
+            try:
+                await ledger.write(self.acks, self.position_properties, urgent=True)
+                await self._write_node(ledger.ledger_id)
+            except (CursorError, LedgerError):
+                # Nothing refers to the ledger, so it would never be deleted.
+                await self._delete_ledger(ledger.ledger_id)
+                raise
+            if not is_shared or await client.is_open(ledger.ledger_id):
+                break
+            # This process had paused before it wrote the node, and the ledger was taken for garbage
+            # (broker/garbage_ledgers.py).
+            log.warning("a cursor's ledger was taken over before it was in use", cursor=self.name)
+            unused.append(ledger.ledger_id)
         self._ledger = ledger
         self._ledger_since_s = time.time()
-        await self._delete_ledger(previous)
+        for each in unused:
+            await self._delete_ledger(each)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger that the node does not name. An error costs only its space."""

@@ -47,6 +47,8 @@ ENTRY_BYTES_MAX = 256 << 10
 """Longer states are written in parts, so that no other write waits long for one of them."""
 PULSAR_ENTRY_BYTES_MAX = 512 << 10
 """Larger states are not written in Pulsar's format."""
+WHOLE_BYTES_PER_S = 16 << 20
+"""Limit of what a cursor whose states are all whole writes for clients that wait."""
 SMALL_BYTES = 4096
 """States up to this size are always written whole, since changes take a journal block, too."""
 CHANGES_BYTES_MIN = 64 << 10
@@ -64,14 +66,16 @@ _NOTHING = positions.Piece([], b"")
 class CursorLedger:
     """The cursor ledger being written, by one writer that waits for each of its writes."""
 
-    def __init__(self, limits: ManagedLedgerLimits) -> None:
+    def __init__(self, limits: ManagedLedgerLimits, is_shared: bool) -> None:
         self.handle: LedgerHandle
         self.is_whole = False
         """True if the last entry is a whole state in Pulsar's format."""
         self.wants_whole = False
         """True if a whole state is possible, but an urgent write wrote changes instead."""
         self._entries_max = limits.cursor_entries_per_ledger_max
-        self._ranges_max = limits.ranges_whole_max
+        self._is_shared = is_shared  # an Apache broker may take the cursor over
+        self._ranges_max = None if is_shared else limits.ranges_whole_max
+        self._bytes_max = limits.entry_bytes_max if is_shared else PULSAR_ENTRY_BYTES_MAX
         self._rollover_at = time.monotonic() + limits.cursor_rollover_s
         self._acks: AckSet | None = None  # the set whose state begins at entry _since
         self._since = _NONE
@@ -79,6 +83,7 @@ class CursorLedger:
         self._whole_bytes = 0
         self._changes_bytes = 0
         self._changes = 0
+        self._rests_until = 0.0
         self._confirmed: asyncio.Future[None] | None = None
 
     @classmethod
@@ -88,9 +93,12 @@ class CursorLedger:
         managed_ledger: str,
         cursor: str,
         limits: ManagedLedgerLimits,
+        is_shared: bool,
     ) -> CursorLedger:
-        """Create the next ledger of a cursor."""
-        ledger = cls(limits)
+        """Create the next ledger of a cursor. If `is_shared`, Apache's brokers can read each state
+        in it that fits into an entry.
+        """
+        ledger = cls(limits, is_shared)
         ledger.handle = await client.create(ledger, managed_ledger, cursor, limits.affinity)
         return ledger
 
@@ -114,10 +122,17 @@ class CursorLedger:
         """The last confirmed entry; -1: none yet."""
         return int(self.handle.pending.last_add_confirmed)
 
+    async def rest(self) -> None:
+        """Wait until the bytes written per second permit another state."""
+        delay = self._rests_until - time.monotonic()
+        if delay > 0:
+            await asyncio.sleep(delay)
+
     async def write(self, acks: AckSet, properties: Mapping[str, int], urgent: bool) -> None:
         """Make the state durable. If `urgent` (a caller waits), write as few bytes as possible."""
-        encode = positions.whole_encoder(acks, self._ranges_max, PULSAR_ENTRY_BYTES_MAX)
-        if self._may_write_changes(acks) and (urgent or encode is None):
+        encode = positions.whole_encoder(acks, self._ranges_max, self._bytes_max)
+        prefers_changes = encode is None or (urgent and not self._is_shared)
+        if prefers_changes and self._may_write_changes(acks):
             await self._write_changes(acks, properties)
         elif encode is not None:
             await self._write_whole(acks, encode(acks, properties))
@@ -127,10 +142,9 @@ class CursorLedger:
 
     async def write_for_pulsar(self, acks: AckSet, properties: Mapping[str, int]) -> None:
         """Make the state of a closing cursor durable, in Pulsar's format if it has room."""
-        bytes_max = PULSAR_ENTRY_BYTES_MAX
-        is_long = positions.whole_encoder(acks, self._ranges_max, bytes_max) is None
-        if is_long and positions.fits_as_longs(acks, bytes_max):
-            await self._write_whole(acks, positions.encode_position_as_longs(acks, properties))
+        encode = positions.whole_encoder(acks, None, self._bytes_max)
+        if encode is not None:
+            await self._write_whole(acks, encode(acks, properties))
         else:
             await self.write(acks, properties, urgent=False)
 
@@ -144,6 +158,8 @@ class CursorLedger:
 
     async def _write_whole(self, acks: AckSet, state: bytes) -> None:
         acks.forget_changes()
+        if self._is_shared:
+            self._rests_until = time.monotonic() + len(state) / WHOLE_BYTES_PER_S
         self._last = await self._append(state)
         self._restart(acks, self._last, len(state))
         self.is_whole = True
@@ -235,6 +251,16 @@ async def recover_position(
         reader.report()
 
 
+async def properties_of(client: LedgerClient, ledger_id: int) -> dict[str, int]:
+    """Return the properties of the newest state in a cursor ledger that another broker may write.
+
+    Raises MalformedRecord, LedgerError and MetadataError.
+    """
+    handle, last = await client.open_unowned(ledger_id)
+    found = await _CursorLedgerReader(handle, Retries(f"cursor ledger {ledger_id}")).newest(last)
+    return {} if found is None else positions.restore_position(found[1])[1]
+
+
 async def _newest_state(
     reader: _CursorLedgerReader, last: int, ends: positions.Ends
 ) -> tuple[AckSet, dict[str, int]] | None:
@@ -250,10 +276,15 @@ async def _newest_state(
         async for batch in reader.all(since, entry_id - 1):
             for i in range(len(batch)):
                 earlier = records.decode_position_info(batch.data(i))
-                positions.merge_position(acks, earlier, ends)
-    positions.merge_position(acks, info, ends)
+                await _merge(acks, earlier, ends)
+    await _merge(acks, info, ends)
     acks.drop_acknowledged_batches()
     return acks, properties
+
+
+async def _merge(acks: AckSet, info: Any, ends: positions.Ends) -> None:
+    for _ in positions.merge_position(acks, info, ends):
+        await asyncio.sleep(0)
 
 
 class _CursorLedgerReader:

@@ -21,7 +21,8 @@ class ManagedLedgerLimits(NamedTuple):
     mark_delete_per_s: float = 1.0
     position_held_s: float = 60.0  # maximum delay of a write by that rate
     ranges_as_list_max: int = 1_000  # in a cursor's node
-    ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
+    ranges_whole_max: int = 10_000  # in each entry of a cursor ledger that only we read
+    entry_bytes_max: int = 5 << 20  # that bookies store
 
     quorums: LedgerQuorums | None = None  # of the next ledgers; None: those of the client
     affinity: Affinity | None = None  # of the next ledgers, also of cursors

@@ -11,6 +11,7 @@ own write for another broker's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from bisect import bisect_right
 from collections import deque
@@ -112,6 +113,7 @@ class ManagedLedger:
         self.cursors: dict[str, Cursor] = {}
         self.unreadable: set[str] = set()  # names of cursors, which prevent trimming
         self.lack_of_bookies = ""  # the reason, in the state TOO_FEW_BOOKIES
+        self._lack_ended: asyncio.Event | None = None  # of producers that wait for bookies
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
         self.entries_added = 0
@@ -153,6 +155,20 @@ class ManagedLedger:
         if self.state is State.TOO_FEW_BOOKIES and not self._closing:
             self.state = State.CREATING_LEDGER
             self.spawn(self._begin_next(Retries(f"the next ledger of {self.name}")))
+
+    async def wait_for_bookies(self, timeout_s: float) -> None:
+        """Wait while there are too few bookies for the next ledger, and new ones may come."""
+        if self.state is not State.TOO_FEW_BOOKIES or not self.client.may_gain_bookies:
+            return
+        if self._lack_ended is None:
+            self._lack_ended = asyncio.Event()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._lack_ended.wait(), timeout_s)
+
+    def _end_lack(self) -> None:
+        if self._lack_ended is not None:
+            self._lack_ended.set()
+            self._lack_ended = None
 
     async def _apply_rate(self, rate: float) -> None:
         """Apply a changed rate to the present cursors, until it changes again."""
@@ -348,6 +364,16 @@ class ManagedLedger:
         return len(self._watchers)
 
     @property
+    def waiting_runs(self) -> int:
+        """The number of runs that wait for the next ledger."""
+        return len(self._waiting)
+
+    @property
+    def failure(self) -> ManagedLedgerError | None:
+        """The error that stopped it, or None."""
+        return self._failure
+
+    @property
     def is_dead(self) -> bool:
         """True if it has failed or was closed, so that it must be opened again."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)
@@ -447,6 +473,7 @@ class ManagedLedger:
             return
         self._failure = error
         self.state = state
+        self._end_lack()
         for cursor in self.cursors.values():
             cursor.abandon()
         self._fail_runs(error)
@@ -549,6 +576,7 @@ class ManagedLedger:
             return
         except ManagedLedgerError:
             return
+        self._end_lack()
         if self.last_confirmed.ledger_id < 0:
             self.last_confirmed = self.first_position()
         self.trim()
@@ -909,6 +937,7 @@ class ManagedLedger:
         All parts are closed even if one fails; the first error is raised at the end.
         """
         self._closing = self.is_closing = True
+        self._end_lack()
         try:
             await self.finish_tasks()
             outcomes = await self._close_cursors()

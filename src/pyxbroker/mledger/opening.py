@@ -61,6 +61,9 @@ async def open_managed_ledger(
     failure = ledgers.journal_failure
     refusal: LedgerError | None = failure
     found = None
+    if create and store.is_shared:
+        # A refused write costs ZooKeeper and this process much more than a read.
+        found = await retries.call(partial(store.get, paths.managed_ledger(name)))
     while found is None:
         # Creating a new one takes a single write, which also detects an existing one.
         try:

@@ -24,10 +24,13 @@ Ends = Mapping[int, int]
 """The last entry id of each ledger of a managed ledger; -1: it has none yet."""
 
 ENTRY_ID_MAX = 2**63 - 1
-LONG_BYTES_MAX = 10
+_LONG_BYTES_MAX = 11  # of an encoded word
+_LONGS_BYTES_MAX = 24  # of the encoded words of a ledger, without the words
 _RANGE_BYTES_MAX = 50  # of an encoded range
 _BATCH_BYTES_MAX = 40  # of an encoded batch, without its words
 _RUNS_BYTES = 32  # overhead of the runs of a ledger
+_RANGES_PER_STEP = 1000
+_WORDS_PER_STEP = 16_384
 _RUNS_BYTES_MIN = 128  # minimum room for beginning the runs of a ledger
 
 
@@ -36,6 +39,7 @@ def _number(message: Any, field: str) -> int:
 
 
 _POSITION_RANGES = _number(MLDataFormats.PositionInfo, "individualDeletedMessages")
+_POSITION_LONGS = _number(MLDataFormats.PositionInfo, "individualDeletedMessageRanges")
 _POSITION_BATCHES = _number(MLDataFormats.PositionInfo, "batchedEntryDeletionIndexInfo")
 _CURSOR_RANGES = _number(MLDataFormats.ManagedCursorInfo, "individualDeletedMessages")
 _CURSOR_BATCHES = _number(MLDataFormats.ManagedCursorInfo, "batchedEntryDeletionIndexInfo")
@@ -120,15 +124,20 @@ def _texts(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
 
 
 def whole_encoder(
-    acks: AckSet, limit: int, bytes_max: int
+    acks: AckSet, limit: int | None, bytes_max: int
 ) -> Callable[[AckSet, Mapping[str, int]], bytes] | None:
-    """Return the function that encodes a whole state in Pulsar's format in about bytes_max, or None
-    if the acknowledgements after the mark have more than `limit` ranges or batches, or no room.
+    """Return the function that encodes a whole state in Pulsar's format, as ranges or as bits,
+    whichever is shorter. Return None if that may exceed bytes_max, or if the acknowledgements after
+    the mark have more than `limit` ranges or batches.
     """
-    if is_short(acks, limit, bytes_max):
-        return encode_position
-    fits = acks.partial <= limit and acks.count_ranges() <= limit and fits_as_longs(acks, bytes_max)
-    return encode_position_as_longs if fits else None
+    ranges = acks.count_ranges()
+    if limit is not None and max(ranges, acks.partial) > limit:
+        return None
+    as_ranges = ranges * _RANGE_BYTES_MAX
+    as_longs = acks.longs_size() * _LONG_BYTES_MAX + len(acks.ledger_ids()) * _LONGS_BYTES_MAX
+    if min(as_ranges, as_longs) + _batches_bytes_max(acks) > bytes_max:
+        return None
+    return encode_position if as_ranges <= as_longs else encode_position_as_longs
 
 
 def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
@@ -144,7 +153,7 @@ def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
 
 
 def _batches_bytes_max(acks: AckSet) -> int:
-    return acks.partial * _BATCH_BYTES_MAX + acks.partial_words * (LONG_BYTES_MAX + 1)
+    return acks.partial * _BATCH_BYTES_MAX + acks.partial_words * _LONG_BYTES_MAX
 
 
 def encode_position(acks: AckSet, properties: Mapping[str, int]) -> bytes:
@@ -156,19 +165,15 @@ def encode_position(acks: AckSet, properties: Mapping[str, int]) -> bytes:
     )
 
 
-def fits_as_longs(acks: AckSet, bytes_max: int) -> bool:
-    """Return True if encode_position_as_longs returns at most about bytes_max."""
-    return bool(acks.longs_size() * LONG_BYTES_MAX + _batches_bytes_max(acks) <= bytes_max)
-
-
 def encode_position_as_longs(acks: AckSet, properties: Mapping[str, int]) -> bytes:
     """Encode a whole state as an entry of a cursor ledger, in Pulsar's format with bits
     (individualDeletedMessageRanges).
     """
-    info = _position_info(acks, properties)
-    for ledger_id in acks.ledger_ids():
-        info.individualDeletedMessageRanges.add(key=ledger_id, values=acks.to_longs(ledger_id))
-    return records.encode_position_info(info) + _all_batches(acks, _POSITION_BATCHES)
+    return (
+        records.encode_position_info(_position_info(acks, properties))
+        + acks.encode_longs(_POSITION_LONGS)
+        + _all_batches(acks, _POSITION_BATCHES)
+    )
 
 
 def encode_changes(
@@ -238,20 +243,31 @@ def restore_position(info: Any) -> tuple[AckSet, dict[str, int]]:
     return acks, {text_of(each.name): each.value for each in info.properties}
 
 
-def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
-    """Add the acknowledgements of a decoded entry of a cursor ledger.
+def merge_position(acks: AckSet, info: Any, ends: Ends) -> Iterator[None]:
+    """Add the acknowledgements of a decoded entry of a cursor ledger, in steps of a few ms.
 
     Raises MalformedRecord, also if they take more memory than a cursor may have.
     """
     try:
-        _restore_ranges(acks, info.individualDeletedMessages, ends)
+        for ranges in _slices(info.individualDeletedMessages, _RANGES_PER_STEP):
+            _restore_ranges(acks, ranges, ends)
+            yield
         for longs in info.individualDeletedMessageRanges:
-            acks.add_longs(longs.key, longs.values, ends.get(longs.key, -1))
-        _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
+            end = ends.get(longs.key, -1)
+            for number, words in enumerate(_slices(longs.values, _WORDS_PER_STEP)):
+                acks.add_longs(longs.key, words, end, number * _WORDS_PER_STEP)
+                yield
+        for batches in _slices(info.batchedEntryDeletionIndexInfo, _RANGES_PER_STEP):
+            _restore_batches(acks, batches, ends)
+            yield
         for each in info.changes.runs:
             acks.add_runs(each.ledgerId, each.runs, ends.get(each.ledgerId, -1))
     except (ValueError, MemoryError) as error:
         raise MalformedRecord(f"not an entry of a cursor ledger: {error}") from error
+
+
+def _slices(field: Any, size: int) -> Iterator[Any]:
+    return (field[at : at + size] for at in range(0, len(field), size))
 
 
 def _mark(ledger_id: int, entry_id: int) -> AckSet:

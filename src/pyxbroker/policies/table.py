@@ -96,7 +96,7 @@ def _backlog_age(seconds: int, policy: str) -> BacklogQuota:
 
 
 def _persistence(ensemble: int, write: int, ack: int, rate: float) -> Persistence:
-    return Persistence(ensemble, write, ack, rate)
+    return Persistence(ensemble, write, ack, rate, is_policy=True)
 
 
 def _broker_persistence(config: Config) -> Persistence:

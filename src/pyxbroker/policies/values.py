@@ -66,6 +66,7 @@ class Persistence(NamedTuple):
     write_quorum: int = 1
     ack_quorum: int = 1
     mark_delete_per_s: float = 1.0  # of each cursor; 0: no limit
+    is_policy: bool = False  # of a topic or namespace, not the settings of the broker
 
 
 class Rate(NamedTuple):

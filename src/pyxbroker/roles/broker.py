@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+from functools import partial
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.broker import Broker, entry_cache_limits
+from pyxbroker.broker.garbage_ledgers import GarbageLedgers
 from pyxbroker.cluster.checks import Places, check_cluster
 from pyxbroker.cluster.checks import StartRefused as StartRefused
-from pyxbroker.cluster.registry import BrokerRegistration, broker_data
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.metadata.store import SessionEvent, Unavailable
 from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.roles import parts
+from pyxbroker.roles.cluster_member import ClusterMember
 from pyxbroker.roles.cluster_stores import ClusterStores
 from pyxbroker.roles.early_parts import authentication_of, listeners_of, open_ports
 from pyxbroker.roles.remote_storage import RemoteStorage
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.bookie_client import BookieClientStats
 from pyxbroker.stats.metrics import MetricsSource
 from pyxbroker.web.server import WebServer
 
 log = get_logger("pyxbroker.cluster")
 
-PULSAR_VERSION = "4.2.4"
-"""The version that this broker registers: other brokers compare versions."""
 RETRY_S = 1.0
 BOOKIES_PATIENCE_S = 10.0
 """With some bookies, but fewer than new ledgers need, stored messages are served after this time.
@@ -56,10 +56,11 @@ class ClusterBroker:
         self._pool = parts.make_pool(config, self._bookies, connections.turn, self._on_full)
         self._ports = ports = open_ports(config)
         listeners = listeners_of(config, ports)
-        placement = parts.make_placement(config, self._bookies)
-        ledgers = parts.make_ledgers(
-            *(config, self.metadata, self._pool, connections.turn, self._latency), placement
+        self._placement = parts.make_placement(config, self._bookies)
+        self._ledgers = ledgers = parts.make_ledgers(
+            *(config, self.metadata, self._pool, connections.turn, self._latency), self._placement
         )
+        ledgers.custom_metadata = self._stores.custom_metadata
         self._storage = RemoteStorage(
             self._bookies, self._pool, config.managedLedgerDefaultEnsembleSize
         )
@@ -70,10 +71,14 @@ class ClusterBroker:
             self._authentication,
         )
         self.broker.entry_cache = EntryCache(*entry_cache_limits(config))
+        if self._stores.has_own_ledgers:
+            self.broker.garbage = GarbageLedgers(
+                *(self.metadata, ledgers, config.ledgerGarbageCollectionOfOtherBrokers)
+            )
         # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
-        self._registration: BrokerRegistration | None = None
+        self._member = ClusterMember(self.broker, self.metadata)
         self._web: WebServer | None = None
         self._loop_watch: parts.LoopWatch | None = None
 
@@ -88,13 +93,23 @@ class ClusterBroker:
         places = Places(self._stores.metadata_url, self._stores.ledgers_url)
         await check_cluster(self.metadata, config.clusterName, places)
         await self._stores.check_password()
-        await self._register()
+        await self._member.check(
+            lambda other: self._wait_for(f"the end of the session of broker {other}, which is gone")
+        )
+        if config.zookeeperSessionExpiredPolicy == "shutdown":
+            self.metadata.on_session(self._on_session_event)
         self._bookies.start()
         await self._find_bookies()
+        await self._member.join()
         await parts.serve_ports(broker, self._ports)
         self._waits_for = None
         self._loop_watch = parts.watch_loop(broker.connections.turn)
+        self._member.load_manager.work()
         broker.repeat("bookies", PROBE_INTERVAL_S, self._storage.probe)
+        if broker.garbage is not None:
+            interval_s = config.ledgerGarbageCollectionIntervalInSeconds
+            collect = partial(self._member.duties.collect_garbage, broker.garbage.collect)
+            broker.repeat("garbage", interval_s, collect)
 
     def _reason(self) -> str | None:
         return self._waits_for
@@ -114,25 +129,6 @@ class ClusterBroker:
             except Unavailable as error:
                 log.warning("ZooKeeper cannot be reached yet", error=error)
                 await asyncio.sleep(RETRY_S)
-
-    async def _register(self) -> None:
-        addresses = self.broker.addresses
-        urls = {
-            "webServiceUrl": addresses.web_url,
-            "webServiceUrlTls": addresses.web_url_tls,
-            "pulsarServiceUrl": addresses.broker_url,
-            "pulsarServiceUrlTls": addresses.broker_url_tls,
-        }
-        value = broker_data(urls, PULSAR_VERSION, int(time.time() * 1000))
-        registration = BrokerRegistration(
-            self.metadata, self.broker.broker_id, value, self.broker.fail
-        )
-        await registration.acquire(
-            lambda other: self._wait_for(f"the end of the session of broker {other}, which is gone")
-        )
-        self._registration = registration
-        if self.config.zookeeperSessionExpiredPolicy == "shutdown":
-            self.metadata.on_session(self._on_session_event)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:
@@ -172,7 +168,24 @@ class ClusterBroker:
         from pyxbroker.roles.process_metrics import ProcessMetrics
 
         return ProcessMetrics(
-            *(self.broker, self._ports, None, self._latency, self._web, self._loop_watch)
+            *(self.broker, self._ports, None, self._latency, self._web, self._loop_watch),
+            self._bookie_client,
+        )
+
+    def _bookie_client(self) -> BookieClientStats:
+        view, ledgers = self._bookies.view, self._ledgers
+        policy = ledgers.read_policy()
+        states = {
+            "writable": len(view.writable),
+            "quarantined": len(self._placement.quarantined() & view.writable.keys()),
+            "read_only": len(view.read_only),
+        }
+        return BookieClientStats(
+            dict(self._pool),
+            policy.damaged,
+            states,
+            ledgers.ensemble_changes,
+            policy.speculative_reads,
         )
 
     def journal_failure(self) -> str | None:
@@ -184,9 +197,12 @@ class ClusterBroker:
         return await asyncio.shield(self.broker.failed)
 
     async def stop(self) -> None:
-        """Close ports, topics, connections, the registration and metadata, in this order."""
+        """Give up all bundles, then close ports, topics, connections and metadata, in this order.
+        Until the bundles have other owners, clients are served.
+        """
         broker = self.broker
         try:
+            await self._member.leave()
             await broker.stop_background()
             for port in self._ports.brokers:
                 port.close()
@@ -207,8 +223,7 @@ class ClusterBroker:
     async def _close_stores(self) -> None:
         await self._pool.close()
         await self._bookies.close()
-        if self._registration is not None:
-            await self._registration.release()
+        await self._member.close()
         await self.metadata.close()
 
     def stop_watch(self) -> None:

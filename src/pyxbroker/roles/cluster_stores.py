@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import UnusableCluster
 from pyxbroker.cluster.initialize import ClusterSettings as ClusterSettings
 from pyxbroker.cluster.setup import Setup as Setup
 from pyxbroker.cluster.setup import set_up
-from pyxbroker.ledger.metadata import LedgerMetadataStore, MalformedLedgerMetadata
+from pyxbroker.ledger.metadata import (
+    NAMED_IN_STORE,
+    LedgerMetadataStore,
+    MalformedLedgerMetadata,
+)
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.routed import Route, RoutedStore
 from pyxbroker.metadata.store import MetadataStore, NotFound, open_store
 from pyxbroker.settings.config import Config
 
 LEDGERS_CHECKED_MAX = 8  # newest ledgers whose password is compared with the setting
+REPORT_AFTER_S = 0.5
+_CONFIGURATION = "configurationMetadataStoreUrl"
+_LEDGERS = "bookkeeperMetadataServiceUri"
+_SHARED = "--configuration-metadata-store"
 _METADATA_STORE = "metadata-store:"
 _DRIVERS = ("zk+hierarchical", "zk+null", "zk")
 
@@ -47,7 +58,7 @@ def ledgers_place(uri: str, metadata: Place) -> Place:
     if not uri:
         return Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}")
     if uri.startswith(_METADATA_STORE):
-        place = place_of(uri.removeprefix(_METADATA_STORE), "bookkeeperMetadataServiceUri")
+        place = place_of(uri.removeprefix(_METADATA_STORE), _LEDGERS)
         return Place(place.hosts, f"{place.path}{paths.LEDGERS}")
     driver, colon, rest = uri.partition("://")
     hosts, _, path = rest.partition("/")
@@ -59,45 +70,61 @@ def ledgers_place(uri: str, metadata: Place) -> Place:
     return Place(hosts.replace(";", ","), f"/{path.strip('/')}")
 
 
-class ClusterStores:
-    """The stores of one broker as one, which is not open yet. Raises ConfigError."""
+async def open_reporting(store: MetadataStore, hosts: str, on_wait: Callable[[str], None]) -> None:
+    """Open a store; on_wait(what) is called if ZooKeeper does not answer soon. Raises
+    MetadataError.
+    """
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(REPORT_AFTER_S, on_wait, f"ZooKeeper at {hosts}")
+    try:
+        await store.open()
+    finally:
+        timer.cancel()
 
-    def __init__(self, config: Config) -> None:
+
+class ClusterStores:
+    """The stores of one broker as one, which is not open yet. Messages say that the URL of the
+    metadata comes from `setting`. Raises ConfigError.
+    """
+
+    def __init__(self, config: Config, setting: str = "metadataStoreUrl") -> None:
         if not config.metadataStoreUrl:
             raise ConfigError(
-                "metadataStoreUrl is empty: a broker of a cluster needs ZooKeeper, as in"
-                " metadataStoreUrl=zk:host:2181. For a broker with its own data run pyxbroker"
+                f"{setting} is empty: a broker of a cluster needs ZooKeeper, as in"
+                f" {setting}=zk:host:2181. For a broker with its own data run pyxbroker"
                 " standalone."
             )
         self._config = config
-        metadata = place_of(config.metadataStoreUrl, "metadataStoreUrl")
+        metadata = place_of(config.metadataStoreUrl, setting)
         configuration = metadata
         if config.configurationMetadataStoreUrl:
-            configuration = place_of(
-                config.configurationMetadataStoreUrl, "configurationMetadataStoreUrl"
-            )
+            configuration = place_of(config.configurationMetadataStoreUrl, _CONFIGURATION)
         ledgers = ledgers_place(config.bookkeeperMetadataServiceUri, metadata)
         self.hosts = metadata.hosts
         self.metadata_url = metadata.url
         self.ledgers_url = ledgers.url
         self._stores: dict[Place, MetadataStore] = {}
-        main = self._store_at(metadata)
+        main = self._store_at(metadata, setting)
         routes = []
-        if ledgers != Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}"):
+        own_ledgers = Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}")
+        self.has_own_ledgers = ledgers == own_ledgers  # other clusters may share those elsewhere
+        self.custom_metadata = {NAMED_IN_STORE: b"1"} if self.has_own_ledgers else {}
+        if not self.has_own_ledgers:
             if ledgers.hosts == metadata.hosts and ledgers.path.startswith(f"{metadata.path}/"):
                 there = Route(paths.LEDGERS, main, ledgers.path.removeprefix(metadata.path))
             else:
-                there = Route(paths.LEDGERS, self._store_at(Place(ledgers.hosts, "")), ledgers.path)
+                root = self._store_at(Place(ledgers.hosts, ""), _LEDGERS)
+                there = Route(paths.LEDGERS, root, ledgers.path)
             routes.append(there)
         if configuration != metadata:
-            shared = self._store_at(configuration)
+            shared = self._store_at(configuration, _CONFIGURATION)
             routes.append(Route(paths.ADMINISTRATION, shared, paths.ADMINISTRATION))
             routes += [Route(path, main, path) for path in paths.LOCAL_ADMINISTRATION]
         self.store = main
         if routes:
             self.store = RoutedStore(main, [*routes, Route("", main, "")])
 
-    def _store_at(self, place: Place) -> MetadataStore:
+    def _store_at(self, place: Place, setting: str) -> MetadataStore:
         config = self._config
         if place not in self._stores:
             self._stores[place] = open_store(
@@ -105,6 +132,7 @@ class ClusterStores:
                 session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
                 operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
                 makes_chroot=False,
+                setting=setting,
             )
         return self._stores[place]
 
@@ -130,22 +158,25 @@ class ClusterStores:
 
 
 async def set_up_cluster(
-    local: str, shared: str, session_timeout_ms: int, setup: Setup
+    local: str,
+    shared: str,
+    session_timeout_ms: int,
+    setup: Setup,
+    on_wait: Callable[[str], None],
 ) -> list[str]:
     """Create the metadata of a cluster in the stores of two URLs; return the paths that were
-    written. Raises ConfigError and MetadataError.
+    written. on_wait(what) is called if a store does not answer soon. Raises ConfigError and
+    MetadataError.
     """
-    places = (
-        place_of(local, "--metadata-store"),
-        place_of(shared, "--configuration-metadata-store"),
-    )
+    places = {place_of(local, "--metadata-store"): "--metadata-store"}
+    places.setdefault(place_of(shared, _SHARED), _SHARED)
     stores = [
-        open_store(each.url, session_timeout_ms=session_timeout_ms)
-        for each in dict.fromkeys(places)
+        open_store(place.url, session_timeout_ms=session_timeout_ms, setting=option)
+        for place, option in places.items()
     ]
     try:
-        for each in stores:
-            await each.open()
+        for place, each in zip(places, stores, strict=True):
+            await open_reporting(each, place.hosts, on_wait)
         return await set_up(stores[0], stores[-1], setup)
     finally:
         for each in stores:

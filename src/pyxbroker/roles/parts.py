@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.admin.app import Application
-from pyxbroker.base.log import get_logger
+from pyxbroker.base.log import get_role_logger
 from pyxbroker.broker.broker import Broker, publish_bytes_max
 from pyxbroker.broker.broker_port import Ports
 from pyxbroker.broker.listeners import Listeners
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     Answering = Callable[[Request[Any]], Awaitable[Response]]
 
-log = get_logger("pyxbroker.standalone")
+log = get_role_logger()
 
 
 def make_connections(config: Config) -> Connections:
@@ -104,6 +104,7 @@ def make_ledgers(
     return LedgerClient(
         *(metadata, bookies, turn, quorums, protection, publish_latency, placement),
         read_settings=reads,
+        add_timeout_s=config.bookkeeper_addEntryTimeoutSec,
     )
 
 
@@ -147,7 +148,6 @@ def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
             config.bookkeeperClientMinNumRacksPerWriteQuorum,
             config.bookkeeperClientEnforceMinNumRacksPerWriteQuorum,
             groups,
-            config.managedLedgerDefaultEnsembleSize,
         ),
         random.Random(),
         time.monotonic,

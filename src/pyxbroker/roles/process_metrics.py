@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from pyxbroker.add_stats import BOUNDS_US, PublishLatency
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.roles.local_storage import LocalStorage
     from pyxbroker.roles.parts import LoopWatch
+    from pyxbroker.stats.bookie_client import BookieClientStats
     from pyxbroker.stats.broker_series import BrokerStats
     from pyxbroker.stats.metrics import Turns
     from pyxbroker.web.server import WebServer
@@ -32,6 +33,7 @@ class ProcessMetrics:
         publish_latency: PublishLatency,
         web: WebServer | None,
         loop_watch: LoopWatch | None,
+        bookie_client: Callable[[], BookieClientStats] | None = None,
     ) -> None:
         self.config = broker.config
         self._broker = broker
@@ -40,6 +42,7 @@ class ProcessMetrics:
         self._publish_latency = publish_latency
         self._web = web
         self._loop_watch = loop_watch
+        self._bookie_client = bookie_client
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """Yield the counters of the open topics."""
@@ -63,6 +66,10 @@ class ProcessMetrics:
         """Return the numbers of the broker's own cache of entries; empty without one."""
         cache = self._broker.entry_cache
         return {} if cache is None else cache.stats()
+
+    def bookie_client(self) -> BookieClientStats | None:
+        """Return the statistics of bookies in other processes, if the broker uses any."""
+        return None if self._bookie_client is None else self._bookie_client()
 
     def latencies(self) -> dict[str, Latency]:
         """Return latencies: of publishes, lookups, loads, and the bookie's adds, syncs and
@@ -120,9 +127,10 @@ class ProcessMetrics:
         waiting_bytes, paused = await broker.connection_load()
         bundles: dict[str, dict[str, int | float]] = {}
         if self.config.exposeBundlesMetricsInPrometheus:
-            from pyxbroker.admin.resources.broker_stats import stats_by_bundle
+            from pyxbroker.cluster.measured_load import stats_by_bundle
 
-            bundles = await stats_by_bundle(broker)
+            found = await stats_by_bundle(topics.registry, broker.namespaces.bundles)
+            bundles = {name: each.fields() for name, each in found.items()}
         numbers = {
             "connections": broker.connection_count,
             "connections_opened": broker.connections_opened,
@@ -140,6 +148,8 @@ class ProcessMetrics:
             "waiting_bytes": waiting_bytes,
             "paused_connections": paused,
         }
+        if broker.garbage is not None:
+            numbers["garbage_ledgers_deleted"] = broker.garbage.deleted
         return BrokerStats(
             broker.broker_id.rpartition(":")[0],
             numbers,

@@ -32,7 +32,7 @@ from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.metadata import paths
 from pyxbroker.roles import parts
-from pyxbroker.roles.cluster_stores import ClusterStores
+from pyxbroker.roles.cluster_stores import ClusterStores, open_reporting
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
@@ -51,14 +51,17 @@ class CopyPlaces(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def open_copy(places: CopyPlaces, report: Callable[[str], None]) -> AsyncIterator[Copying]:
-    """Open both sides of a copy. The caller has locked the data directory. Raises ConfigError,
-    CopyRefused, StartRefused, DataError, MetadataError and OSError.
+async def open_copy(
+    places: CopyPlaces, report: Callable[[str], None], on_wait: Callable[[str], None]
+) -> AsyncIterator[Copying]:
+    """Open both sides of a copy. The caller has locked the data directory. on_wait(what) is called
+    if ZooKeeper does not answer soon. Raises ConfigError, CopyRefused, StartRefused, DataError,
+    MetadataError and OSError.
     """
     turn = Turn(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
         source, instance_id = await _open_standalone(places, turn, stack)
-        target = await _open_cluster(places.cluster, turn, stack)
+        target = await _open_cluster(places.cluster, turn, stack, on_wait)
         session_s = places.cluster.metadataStoreSessionTimeoutMillis / 1000
         options = CopyOptions(places.in_flight, session_s * LOCK_PATIENCE)
         yield Copying(source, target, instance_id, options, report)
@@ -90,17 +93,22 @@ async def _open_standalone(
     return Side(store, ledgers, config.clusterName), instance_id
 
 
-async def _open_cluster(config: Config, turn: Turn, stack: contextlib.AsyncExitStack) -> Side:
+async def _open_cluster(
+    config: Config,
+    turn: Turn,
+    stack: contextlib.AsyncExitStack,
+    on_wait: Callable[[str], None],
+) -> Side:
     ensemble, write, ack = (getattr(config, f"managedLedgerDefault{each}") for each in PERSISTENCE)
     if not ensemble >= write >= ack >= 1:
         raise ConfigError(
             f"an ensemble of {ensemble}, a write quorum of {write} and an ack quorum of {ack} do"
             " not fit: each must be at least as large as the next one"
         )
-    stores = ClusterStores(config)
-    await stores.store.open()
+    stores = ClusterStores(config, "--to")
+    await open_reporting(stores.store, stores.hosts, on_wait)
     stack.push_async_callback(stores.store.close)
-    places = Places(stores.metadata_url, stores.ledgers_url)
+    places = Places(stores.metadata_url, stores.ledgers_url, "--to", "--cluster")
     await check_cluster(stores.store, config.clusterName, places)
     bookies = RegisteredBookies(stores.store)
     pool = parts.make_pool(config, bookies, turn, lambda full: None)
@@ -115,5 +123,6 @@ async def _open_cluster(config: Config, turn: Turn, stack: contextlib.AsyncExitS
         )
     placement = parts.make_placement(config, bookies)
     ledgers = parts.make_ledgers(config, stores.store, pool, turn, PublishLatency(), placement)
+    ledgers.custom_metadata = stores.custom_metadata
     stack.push_async_callback(ledgers.stop)
     return Side(stores.store, ledgers, config.clusterName)

@@ -1,9 +1,10 @@
 """Storage of schema versions: each in a ledger of its own, named by one node per schema.
 
 The node /schemas/<schema id> is Pulsar's SchemaLocator and names all versions; each ledger has one
-entry. The entry is durable before the node names it, and the node is changed by compare-and-set. An
-interruption in between leaves the schema unchanged, and an unused ledger. Numbers continue after a
-deletion, which is a version itself. They start again when all versions are deleted from storage.
+entry. The entry is durable before the node names it. The node is changed by compare-and-set, in one
+transaction with the closing of the ledger. An interruption before leaves the schema unchanged, and
+an unused ledger. Numbers continue after a deletion, which is a version itself. They start again
+when all versions are deleted from storage.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound, Put
 from pyxbroker.schemas import records
 from pyxbroker.schemas.values import VERSIONS_MAX, IndexEntry, SchemaType, StoredSchema
 
@@ -144,38 +145,41 @@ class SchemaStorage:
             await self.read(entries[0])
         version = entries[-1].version + 1 if entries else 0
         data = records.encode_schema(schema_id, stored)
-        ledger_id = await self._write(schema_id, records.encode_entry(data, entries))
+        handle = await self._write(schema_id, records.encode_entry(data, entries))
         digest = b"" if stored.deleted else stored.schema.hash
-        entry = IndexEntry(version, ledger_id, 0, digest)
+        entry = IndexEntry(version, handle.ledger_id, 0, digest)
         value = records.encode_locator(entry, b"" if before is None else before.index)
         expected = MUST_NOT_EXIST if before is None else before.node_version
+        naming = Put(paths.schema(schema_id), value, expected)
         try:
-            put = await self._store.put(paths.schema(schema_id), value, expected)
+            node_version = await self._ledgers.close_named(handle, naming)
         except (BadVersion, NotFound):
             log.info("another broker has changed the schema meanwhile", schema=schema_id)
-            await self._ledgers.delete(ledger_id)
+            await self._ledgers.delete(handle.ledger_id)
             return None
+        except LedgerError:
+            await self._ledgers.delete(handle.ledger_id)
+            raise
         index = records.index_of(value)
         if before is None or stored.deleted:
-            self._cache(schema_id, Versions(put.version, index, [*entries, entry]))
+            self._cache(schema_id, Versions(node_version, index, [*entries, entry]))
         else:
-            before.add(entry, put.version, index)
+            before.add(entry, node_version, index)
             before.types[version] = stored.schema.type
             self._cache(schema_id, before)
         return entry
 
-    async def _write(self, schema_id: str, data: bytes) -> int:
-        """Write a durable entry in a ledger of its own, and return the ledger's id."""
+    async def _write(self, schema_id: str, data: bytes) -> LedgerHandle:
+        """Write a durable entry in a ledger of its own, and return the ledger, which is open."""
         writer = _Writer()
         handle = await self._ledgers.create_for_schema(writer, schema_id)
         try:
             await writer.write(handle, data)
-            await self._ledgers.close(handle)
         except BaseException:
             # No node names the ledger yet.
             await self._ledgers.delete(handle.ledger_id)
             raise
-        return handle.ledger_id
+        return handle
 
     async def delete(self, schema_id: str) -> None:
         """Delete a schema with all of its versions. Raises MetadataError.

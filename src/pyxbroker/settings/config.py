@@ -20,10 +20,12 @@ from pyxbroker.settings import sources
 from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
 from pyxbroker.settings.sections.bookkeeper import BookKeeper, Placement
+from pyxbroker.settings.sections.cluster import SeveralBrokers
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
 from pyxbroker.settings.sections.general import General
 from pyxbroker.settings.sections.limits import Limits
+from pyxbroker.settings.sections.load_balancing import LoadBalancing
 from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
@@ -60,6 +62,10 @@ GROUP_HEADER_BYTES = 64
 BLOCK_BYTES = 4096
 
 
+AUTHENTICATION_CLASS = "bookkeeper_clientAuthProviderFactoryClass"
+"""The key that Pulsar passes on to BookKeeper's client with the same effect."""
+
+
 class Config(
     General,
     Security,
@@ -73,6 +79,8 @@ class Config(
     ManagedLedger,
     BookKeeper,
     Placement,
+    SeveralBrokers,
+    LoadBalancing,
     Storage,
     Metrics,
 ):
@@ -113,8 +121,11 @@ class Config(
         reader.read(sources.of_command_line(overrides or {}), is_command_line=True)
         config = cls(**((CLUSTER_DEFAULTS if is_cluster else {}) | reader.values))
         config.ignored = reader.ignored
-        if not is_cluster:
+        if is_cluster:
+            config._check_bookie_authentication()
+        else:
             config._check_journal_size()
+        config._check_quorums()
         config._check_cluster_name()
         config._check_advertised_address()
         config._check_tls_switch(reader.tls_switch)
@@ -132,6 +143,26 @@ class Config(
                 f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
                 f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
             )
+
+    def _check_quorums(self) -> None:
+        quorums = {
+            f"managedLedgerDefault{name}": getattr(self, f"managedLedgerDefault{name}")
+            for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+        }
+        if sorted(quorums.values(), reverse=True) != [*quorums.values()]:
+            values = ", ".join(f"{key}={value}" for key, value in quorums.items())
+            raise ConfigError(
+                f"{values} do not fit: each must be at least as large as the next one."
+            )
+
+    def _check_bookie_authentication(self) -> None:
+        for key in ("bookkeeperClientAuthenticationPlugin", AUTHENTICATION_CLASS):
+            if key in self.ignored.wanted:
+                raise ConfigError(
+                    f"{key} is set, but this broker has no such plugin and would connect to bookies"
+                    " without authentication. Leave it empty; for authentication with a"
+                    " certificate set bookkeeperTLSClientAuthentication=true."
+                )
 
     def _check_cluster_name(self) -> None:
         trouble = too_long("name", self.clusterName, CLUSTER_BYTES_MAX)
@@ -213,13 +244,14 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, BookKeeper, Placement, Storage, Metrics),
+        *(ManagedLedger, BookKeeper, Placement, SeveralBrokers, LoadBalancing, Storage, Metrics),
     )
 }
 
 # Never shown, not even as a changed setting: passwords, and values that may hold a key itself.
 SECRET = frozenset(
     """
-    managedLedgerPassword tokenSecretKey basicAuthConf tlsKeyStorePassword tlsTrustStorePassword
+    basicAuthConf brokerClientAuthenticationParameters managedLedgerPassword tlsKeyStorePassword
+    tlsTrustStorePassword tokenSecretKey
     """.split()
 )

@@ -654,6 +654,12 @@ BROKER = (
         label=_CONNECTION,
     ),
     Stat(
+        "garbage_ledgers_deleted",
+        "Ledgers deleted since the start that a crash had left behind.",
+        "pyxbroker_garbage_ledgers_deleted_total",
+        kind=COUNTER,
+    ),
+    Stat(
         "is_healthy",
         "1 if the broker stores messages, 0 if it refuses them.",
         "pulsar_health",

@@ -12,6 +12,8 @@ from pyxbroker.stats.process import PROC, ProcessStats, process_stats
 
 MIB = 1 << 20
 KBIT = 1_000
+KBIT_PER_MBIT = 1_000
+KBIT_PER_GBIT = 1_000_000
 FRESH_S = 1.0  # an answer is reused for this time
 RECEIVED, SENT = 0, 8  # columns of /proc/net/dev, see proc_pid_net(5)
 LOOPBACK = "lo"
@@ -27,6 +29,7 @@ class Usage(NamedTuple):
     kbit_in: float  # per second, of all interfaces of the machine but loopback
     kbit_out: float
     start_s: float  # of the process, since the epoch
+    kbit_max: float = 0.0  # per second and direction, of the interfaces; 0: unknown
 
 
 class Counters(NamedTuple):
@@ -49,7 +52,11 @@ class Load:
         clock: Callable[[], float] = time.time,
         process: Callable[[], ProcessStats | None] = process_stats,
         directory: Path = PROC,
+        interfaces: Path = Path("/sys/class/net"),
+        nic_gbit: float | None = None,
     ) -> None:
+        self._interfaces = interfaces
+        self._nic_gbit = nic_gbit
         self._clock = clock
         self._process = process
         self._directory = directory
@@ -78,8 +85,16 @@ class Load:
             8 * max(now.received - before.received, 0) / seconds / KBIT,
             8 * max(now.sent - before.sent, 0) / seconds / KBIT,
             process.start_s,
+            self._kbit_max(),
         )
         return self._usage
+
+    def _kbit_max(self) -> float:
+        """Return the sum of the speeds of the machine's interfaces, or that of the settings."""
+        names = _names(self._directory / "net" / "dev")
+        if self._nic_gbit is not None:
+            return self._nic_gbit * KBIT_PER_GBIT * len(names)
+        return sum(_mbit(self._interfaces / name) for name in names) * KBIT_PER_MBIT
 
 
 def percent(used: float, limit: float) -> float:
@@ -97,6 +112,20 @@ def _interfaces(path: Path) -> tuple[int, int]:
             received += int(numbers[RECEIVED])
             sent += int(numbers[SENT])
     return received, sent
+
+
+def _names(path: Path) -> list[str]:
+    """Return the interfaces of the machine but loopback."""
+    names = (line.partition(":")[0].strip() for line in path.read_text().splitlines()[2:])
+    return [name for name in names if name != LOOPBACK]
+
+
+def _mbit(interface: Path) -> float:
+    """Return the speed of an interface in Mbit/s; 0 if its driver does not know it."""
+    try:
+        return max(float((interface / "speed").read_text()), 0.0)
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _memory_bytes(path: Path) -> int:

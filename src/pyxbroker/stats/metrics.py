@@ -16,7 +16,8 @@ from pyxbroker import __version__
 from pyxbroker.base.log import defects
 from pyxbroker.base.slices import Slices, Steps, in_slices, run_in_slices
 from pyxbroker.settings.config import Config
-from pyxbroker.stats import definitions, exposition
+from pyxbroker.stats import bookie_client, definitions, exposition
+from pyxbroker.stats.bookie_client import BookieClientStats
 from pyxbroker.stats.broker_series import BrokerSeries, BrokerStats, histogram_text
 from pyxbroker.stats.definitions import GAUGE, Stat
 from pyxbroker.stats.exposition import Number, Row, Table, braced, escaped, family
@@ -151,6 +152,9 @@ class MetricsSource(Protocol):
     def entry_cache(self) -> Mapping[str, int]:
         """Return the numbers of the broker's own cache of entries; empty without one."""
 
+    def bookie_client(self) -> BookieClientStats | None:
+        """Return the statistics of bookies in other processes, if the broker uses any."""
+
     def latencies(self) -> Mapping[str, Latency]:
         """Return the latencies of definitions.LATENCIES that are measured here."""
 
@@ -226,6 +230,7 @@ class Collector:
         if counters:
             sample.write_cache(self._series, counters)
         sample.write_entry_cache(self._series, source.entry_cache())
+        sample.write_bookie_client(source.bookie_client())
         sample.write_storage(
             Storage(
                 int(source.failure() is None),
@@ -526,6 +531,11 @@ class Sample:
                 self._single(each, counters[each.field]) for each in definitions.ENTRY_CACHE
             )
             self._write_rates(series, definitions.ENTRY_CACHE_RATES, counters)
+
+    def write_bookie_client(self, stats: BookieClientStats | None) -> None:
+        """Add the statistics of bookies in other processes, if the broker uses any."""
+        if stats is not None:
+            self._counted += bookie_client.text_of(stats, self._cluster)
 
     def _write_rates(
         self, series: BrokerSeries, stats: Sequence[Stat], counters: Mapping[str, int]

@@ -2,8 +2,8 @@
 
 An anti-affinity group has namespaces that should be on different brokers; bookie affinity names the
 bookies for a namespace's ledgers. Both are in Pulsar's LocalPolicies, the record of a namespace
-that is specific to one cluster. Anti-affinity groups have no effect yet: there is one broker. The
-placement of ledgers follows the bookie affinity (ledger/rack_placement.py).
+that is specific to one cluster. The placement of bundles follows the groups
+(cluster/placement.py), that of ledgers the bookie affinity (ledger/rack_placement.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TenantName
+from pyxbroker.cluster.rules import GROUP
 from pyxbroker.policies.records import Fields
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
@@ -39,8 +40,7 @@ from pyxbroker.web.response import JSON, Response
 PATH = ONE + "/antiAffinity"
 LIST = "/admin/v2/namespaces/{cluster}/antiAffinity/{group}"
 BOOKIES_PATH = ONE + "/persistence/bookieAffinity"
-# Fields of a namespace's local record.
-GROUP = "namespaceAntiAffinityGroup"
+# A field of a namespace's local record.
 BOOKIES = "bookieAffinityGroup"
 BOOKIE_GROUPS = Body(
     fields={

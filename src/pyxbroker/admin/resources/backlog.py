@@ -21,7 +21,7 @@ from pyxbroker.admin.resources.topic_work import (
     REFUSE_AS_MISSING,
     check_changeable,
     check_persistent,
-    existing_topics_of,
+    each_topic,
     for_each_partition,
     load_persistent_topic,
     load_topic,
@@ -75,9 +75,7 @@ async def unload(request: Request) -> Response:
     """Close a topic, or all its partitions; its clients open it again."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
-    topics = request.app.broker.topics
-    async for each in existing_topics_of(request, name):
-        await topics.deletion.unload(each)
+    await each_topic(request, name, request.app.broker.topics.deletion.unload)
     return Response.empty()
 
 
@@ -115,8 +113,9 @@ async def compact(request: Request) -> Response:
     name = topic_of(request)
     _check_compactable(name)
     await check_changeable(request, name, "Compaction")
-    refusal: HttpError | PulsarError | None = None
-    async for each in existing_topics_of(request, name):
+    refusals: list[Exception] = []
+
+    async def begin(each: TopicName) -> None:
         try:
             topic = await load_topic(request, each)
             assert isinstance(topic, PersistentTopic)
@@ -124,14 +123,19 @@ async def compact(request: Request) -> Response:
                 raise HttpError(409, "Compaction already in progress")
             topic.compacting.begin()
         except (HttpError, PulsarError) as error:
-            if refusal is not None:
-                log.warning("a partition is not compacted", topic=each, error=error)
-            refusal = refusal or error
+            note(each, error)
+
+    def note(each: TopicName, error: Exception) -> None:
+        if refusals:
+            log.warning("a partition is not compacted", topic=each, error=error)
+        refusals.append(error)
+
+    await each_topic(request, name, begin, on_error=note)
     try:
-        if refusal is not None:
-            raise refusal
+        if refusals:
+            raise refusals[0]
     finally:
-        del refusal  # leave no cycle of the error and this frame
+        refusals.clear()  # leave no cycle of the error and this frame
     return Response.empty()
 
 

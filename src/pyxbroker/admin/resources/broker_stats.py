@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from pyxbroker import __version__
@@ -18,7 +18,6 @@ from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
-from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.broker.statistics.dimensions import dimension_statistics
 from pyxbroker.broker.statistics.internal_stats import is_creating_ledger
@@ -27,6 +26,8 @@ from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.cluster.load_report import starting_report
+from pyxbroker.cluster.measured_load import stats_by_bundle
 from pyxbroker.stats.load import Usage, percent
 from pyxbroker.web.endpoint import Answer, Endpoint
 from pyxbroker.web.errors import HttpError
@@ -36,7 +37,6 @@ PATH = "/admin/v2/broker-stats"
 PERSISTENT = "persistent://"
 ALLOCATORS = ("default", "ml-cache")
 TOPIC_NAME_BYTES = 300  # with its object, in case its topic is closed
-UNKNOWN_KBIT = -1_000.0  # Pulsar's value for interfaces of unknown speed
 NO_ALLOCATOR = {
     **dict.fromkeys(("numDirectArenas", "numHeapArenas", "numThreadLocalCaches"), 0),
     **dict.fromkeys(("normalCacheSize", "smallCacheSize"), 0),
@@ -101,7 +101,7 @@ def _load_balancing(host: str, usage: Usage) -> Json:
 
 
 class Sums:
-    """Sums over the topics of a namespace or of a bundle."""
+    """Sums over the topics of a namespace."""
 
     def __init__(self) -> None:
         self.topics = 0
@@ -141,19 +141,6 @@ class Sums:
             "brk_storage_size": float(self.of["storage_size"]),
         }
 
-    def of_bundle(self) -> Json:
-        """Return Pulsar's NamespaceBundleStats."""
-        return {
-            "msgRateIn": float(self.of["rate_in"]),
-            "msgThroughputIn": float(self.of["throughput_in"]),
-            "msgRateOut": float(self.of["rate_out"]),
-            "msgThroughputOut": float(self.of["throughput_out"]),
-            "consumerCount": self.of["consumers"],
-            "producerCount": self.of["producers"],
-            "topics": self.topics,
-            "cacheSize": 0,
-        }
-
 
 async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     sums: dict[str, Sums] = {}
@@ -161,18 +148,6 @@ async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     async for stats in _stats_of(list(broker.topics.registry), slices):
         sums.setdefault(stats.namespace, Sums()).add(stats)
     return sums
-
-
-async def stats_by_bundle(broker: Broker) -> dict[str, Json]:
-    """Return Pulsar's NamespaceBundleStats of each bundle with open topics, by its full name."""
-    bundles: dict[str, Sums] = {}
-    slices = Slices()
-    found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
-    for (namespace, bundle), topics in sorted(found.items()):
-        sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
-        async for each in _stats_of(topics, slices):
-            sums.add(each)
-    return {name: each.of_bundle() for name, each in bundles.items()}
 
 
 async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicStats]:
@@ -201,7 +176,7 @@ async def get_allocator(request: Request) -> Response:
 async def get_topics(request: Request) -> Response:
     """Return the statistics of all open topics, by namespace, bundle and domain."""
     broker = request.app.broker
-    found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
+    found = await topics_by_bundle(broker.topics.registry, broker.namespaces.bundles)
     namespaces: dict[str, dict[str, list[TopicName]]] = {}
     for (namespace, bundle), topics in sorted(found.items()):
         namespaces.setdefault(namespace, {})[bundle] = [each.name for each in topics]
@@ -268,88 +243,24 @@ async def get_bookie_operations(request: Request) -> Response:
 async def get_load_report(request: Request) -> Response:
     """Return Pulsar's LocalBrokerData with current values."""
     broker = request.app.broker
-    stats = await stats_by_bundle(broker)
-
-    def total(field: str) -> Any:
-        return sum(each[field] for each in stats.values())
-
+    stats = await stats_by_bundle(broker.topics.registry, broker.namespaces.bundles)
     usage = await _usage(request)
-    return await Response.long_json(
-        {
-            "webServiceUrl": broker.addresses.web_url,
-            "pulsarServiceUrl": broker.addresses.broker_url,
-            **_tls_urls(broker.addresses),
-            "persistentTopicsEnabled": True,
-            "nonPersistentTopicsEnabled": True,
-            **_resources(usage),
-            **{
-                name: float(total(name))
-                for name in ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
-            },
-            "lastUpdate": int(time.time() * 1000),
-            "lastStats": stats,
-            "numTopics": total("topics"),
-            "numBundles": len(stats),
-            "numConsumers": total("consumerCount"),
-            "numProducers": total("producerCount"),
-            "bundles": list(stats),
-            "lastBundleGains": [],
-            "lastBundleLosses": [],
-            "brokerVersionString": __version__,
-            "protocols": {},
-            "advertisedListeners": _listeners(broker.listeners.advertised),
-            "startTimestamp": 0 if usage is None else int(usage.start_s * 1000),
-            "maxResourceUsage": _max_usage(usage),
-            "loadReportType": "LocalBrokerData",
-        }
-    )
-
-
-def _listeners(advertised: Mapping[str, Addresses]) -> Json:
-    names = ("brokerServiceUrl", "brokerHttpUrl", "brokerServiceUrlTls", "brokerHttpsUrl")
-    return {
-        listener: {name: url for name, url in zip(names, urls, strict=True) if url}
-        for listener, urls in advertised.items()
-    }
-
-
-def _tls_urls(addresses: Addresses) -> Json:
-    """Return the URLs for TLS; Pulsar omits missing ones."""
-    urls = {
-        "webServiceUrlTls": addresses.web_url_tls,
-        "pulsarServiceUrlTls": addresses.broker_url_tls,
-    }
-    return {name: url for name, url in urls.items() if url}
+    started_ms = 0 if usage is None else int(usage.start_s * 1000)
+    report = starting_report(broker.listeners, __version__, started_ms)
+    report = report._replace(last_update=int(time.time() * 1000), last_stats=stats)
+    if usage is not None:
+        report = report.with_usage(
+            (usage.cpu_percent, usage.cpu_percent_max),
+            (usage.memory_mib, usage.memory_mib_max),
+            (usage.kbit_in, usage.kbit_out),
+            usage.kbit_max,
+        )
+    return await Response.long_json(report.fields())
 
 
 async def _usage(request: Request) -> Usage | None:
     # In a thread: the kernel is slow to list thousands of open files.
     return await asyncio.get_running_loop().run_in_executor(None, request.app.load.usage)
-
-
-def _resources(usage: Usage | None) -> Json:
-    """Return Pulsar's ResourceUsage of each resource: CPU in percent, memory in MiB, bandwidth in
-    kbit/s.
-    """
-    if usage is None:
-        usage = Usage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    pairs = {
-        "cpu": (usage.cpu_percent, usage.cpu_percent_max),
-        "memory": (usage.memory_mib, usage.memory_mib_max),
-        "directMemory": (0.0, 0.0),
-        "bandwidthIn": (usage.kbit_in, UNKNOWN_KBIT),
-        "bandwidthOut": (usage.kbit_out, UNKNOWN_KBIT),
-    }
-    return {name: {"usage": used, "limit": limit} for name, (used, limit) in pairs.items()}
-
-
-def _max_usage(usage: Usage | None) -> float:
-    """Return the highest usage of any resource, as a fraction of its limit."""
-    if usage is None:
-        return 0.0
-    cpu = percent(usage.cpu_percent, usage.cpu_percent_max)
-    memory = percent(usage.memory_mib, usage.memory_mib_max)
-    return min(max(cpu, memory) / 100, 1.0)  # the measured interval may be slightly longer
 
 
 ANY: Json = {"type": "object", "additionalProperties": True}

@@ -5,6 +5,7 @@ Pulsar's Brokers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from pyxbroker import __version__
@@ -27,7 +28,7 @@ from pyxbroker.web.endpoint import Answer, Endpoint, Query
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.response import JSON, Response
 
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 5.0
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -46,7 +47,10 @@ async def health(request: Request) -> Response:
     if reason is not None:
         return refusal(503, reason)
     cluster = paths.cluster(broker.config.clusterName)
-    found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
+    try:
+        found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        return refusal(503, f"The metadata store has not answered for {HEALTH_TIMEOUT_S:.0f} s.")
     if found is None:
         return refusal(503, f"The metadata store has no cluster {broker.config.clusterName!r}.")
     return _plain_text("ok")
@@ -63,27 +67,42 @@ async def version(request: Request) -> Response:
 
 
 async def get_brokers(request: Request) -> Response:
-    """Return the brokers of the cluster: this one, for every cluster."""
-    return Response.json([request.app.broker.broker_id])
+    """Return the brokers of this cluster."""
+    broker = request.app.broker
+    if broker.cluster is None:
+        return Response.json([broker.broker_id])
+    return Response.json(sorted(broker.cluster.brokers()))
 
 
 async def get_brokers_of(request: Request) -> Response:
-    """Return the brokers of a cluster: this one, whatever the cluster's name."""
+    """Return the brokers of this cluster, whatever the cluster's name."""
     return await get_brokers(request)
 
 
 async def get_leader(request: Request) -> Response:
-    """Return Pulsar's BrokerInfo of the leader: this broker, as there is no other."""
+    """Return Pulsar's BrokerInfo of the leader. Raises HttpError 404 while none is known."""
     broker = request.app.broker
-    url = broker.addresses.web_url or broker.addresses.web_url_tls
-    return Response.json({"serviceUrl": url, "brokerId": broker.broker_id})
+    if broker.cluster is None:
+        url = broker.addresses.web_url or broker.addresses.web_url_tls
+        return Response.json({"serviceUrl": url, "brokerId": broker.broker_id})
+    leader = broker.cluster.leader()
+    if leader is None:
+        raise HttpError(404, "Couldn't find leader broker")
+    broker_id, url = leader
+    return Response.json({"serviceUrl": url, "brokerId": broker_id})
 
 
 async def get_owned(request: Request) -> Response:
-    """Return the bundles with open topics on a broker, with Pulsar's NamespaceOwnershipStatus."""
+    """Return the bundles that a broker owns, with Pulsar's NamespaceOwnershipStatus; of a broker
+    without a cluster those with open topics.
+    """
     _check_here(request, request.parameters["brokerId"])
     broker = request.app.broker
-    served = await topics_by_bundle(broker.topics.registry, broker.namespaces)
+    served: Iterable[tuple[str, str]]
+    if broker.cluster is not None:
+        served = broker.cluster.owned_bundles()
+    else:
+        served = await topics_by_bundle(broker.topics.registry, broker.namespaces.bundles)
     return Response.json({f"{namespace}/{bundle}": OWNED for namespace, bundle in served})
 
 
@@ -110,10 +129,17 @@ async def check_quotas(request: Request) -> Response:
 
 
 def _check_here(request: Request, broker_id: str) -> None:
-    """Raise HttpError 404 for another broker."""
-    if broker_id != request.app.broker.broker_id:
-        reason = f"Broker id '{broker_id:.100}' not found in available brokers."
-        raise HttpError(404, reason)
+    """Raise HttpError 307 for another broker, 404 for one that is not registered."""
+    broker = request.app.broker
+    if broker_id == broker.broker_id:
+        return
+    addresses = None if broker.cluster is None else broker.cluster.brokers().get(broker_id)
+    if addresses is None:
+        raise HttpError(404, f"Broker id '{broker_id:.100}' not found in available brokers.")
+
+    from pyxbroker.admin.owners import redirection_to  # deferred, to start faster
+
+    raise redirection_to(request, addresses)
 
 
 def _named_broker(request: Request) -> BrokerId:
@@ -134,7 +160,7 @@ ENDPOINTS = (
         HEALTH_CHECK,
         "Checks that messages can be published; 503 has the reason if not.",
         Answer("The word ok as plain text."),
-        query=(Query("brokerId", "The id of this broker; others are answered with 404."),),
+        query=(Query("brokerId", "The id of a broker of the cluster; this one by default."),),
         resource=this_broker,
     ),
     Endpoint(
@@ -169,7 +195,7 @@ ENDPOINTS = (
         "/admin/v2/brokers/{cluster}/{brokerId}/ownedNamespaces",
         get_owned,
         LIST_OWNED,
-        "The bundles with open topics on a broker.",
+        "The bundles that a broker owns; in standalone, those with open topics.",
         Answer("Pulsar's NamespaceOwnershipStatus of each.", ANY),
         resource=_named_broker,
     ),

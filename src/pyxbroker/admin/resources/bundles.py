@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pyxbroker.admin.owners import check_bundle
+from pyxbroker.admin.owners import DESTINATION, check_bundle, check_destination
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -30,7 +31,19 @@ from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.base.slices import in_slices
+from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.lookup import SERVE_ALL
+from pyxbroker.broker.statistics.stats import read_stats
+from pyxbroker.cluster import splitting
 from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.settings.sections.load_balancing import (
+    EQUAL_COUNTS,
+    EQUAL_RANGES,
+    EQUAL_RATES,
+    POSITIONS,
+    SPLIT_ALGORITHMS,
+)
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import JSON, Response
@@ -38,10 +51,6 @@ from pyxbroker.web.response import JSON, Response
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"
 HOT = "HOT"
-EQUAL_RANGES = "range_equally_divide"
-EQUAL_COUNTS = "topic_count_equally_divide"
-POSITIONS = "specified_positions_divide"
-ALGORITHMS = (EQUAL_RANGES, EQUAL_COUNTS, POSITIONS)
 POSITIONS_BYTES_MAX = 64 << 10
 SLICE = 1_000  # topics
 
@@ -73,9 +82,10 @@ async def unload(request: Request) -> Response:
     """Close the open topics of a bundle; their clients open them again."""
     request.argument("authoritative")
     bundle = await bundle_of(request)
-    if request.argument("destinationBroker"):
-        raise HttpError(409, "Not allowed unload namespace bundle to inactive destination broker")
-    await request.app.broker.namespaces.unload(namespace_of(request), bundle)
+    destination = request.argument(DESTINATION)
+    if destination:
+        await check_destination(request, bundle, destination)
+    await request.app.broker.unload_bundle(namespace_of(request), bundle)
     return Response.empty()
 
 
@@ -118,10 +128,12 @@ def _encode(found: dict[str, int]) -> bytes:
 async def split(request: Request) -> Response:
     """Split a bundle into two, or at positions."""
     request.argument("authoritative")
-    algorithm = request.argument("splitAlgorithmName") or EQUAL_RANGES
+    broker = request.app.broker
+    algorithm = (
+        request.argument("splitAlgorithmName") or broker.config.defaultNamespaceBundleSplitAlgorithm
+    )
     wanted = await _positions(request)
     name = namespace_of(request)
-    namespaces = request.app.broker.namespaces
     text = request.parameters["bundle"]
     if text == LARGEST:
         bundle = await _largest(request)
@@ -131,25 +143,50 @@ async def split(request: Request) -> Response:
         raise HttpError(404, "Bundle range HOT not found")
     else:
         bundle = await bundle_of(request)
-    if algorithm not in ALGORITHMS:
+    if algorithm not in SPLIT_ALGORITHMS:
         raise HttpError(
             412,
             "Unsupported namespace bundle split algorithm, supported algorithms are"
-            f" [{', '.join(ALGORITHMS)}]",
+            f" [{', '.join(SPLIT_ALGORITHMS)}]",
         )
-    if algorithm == EQUAL_RANGES:
-        positions = bundles.halves(bundle)
-    else:
-        hashes = (await namespaces.hashes(name, bundle)).values()
-        if algorithm == EQUAL_COUNTS:
-            positions = bundles.halves_by_topics(bundle, await _sorted(list(hashes)))
-        else:
-            positions = bundles.at_positions(bundle, len(hashes), wanted)
+    positions = await _boundaries(broker, name, bundle, algorithm, wanted)
+    unloads = request.argument("unload")
     if positions:
-        await namespaces.split_bundle(name, bundle, positions)
-    if request.argument("unload"):
-        await namespaces.unload(name, bundle)
+        await broker.namespaces.split_bundle(name, bundle, positions)
+        if not unloads:
+            # The parts stay at this broker.
+            for lower, upper in pairwise((bundle.lower, *positions, bundle.upper)):
+                await broker.ownership.find_of_bundle(name, Bundle(lower, upper), True, True)
+    if unloads or (positions and broker.ownership is not SERVE_ALL):
+        # The whole is owned no more: its topics open again, as those of the parts.
+        await broker.unload_bundle(name, bundle)
     return Response.empty()
+
+
+async def _boundaries(
+    broker: Broker, name: str, bundle: Bundle, algorithm: str, wanted: list[int]
+) -> list[int]:
+    """Return the boundaries that an algorithm adds to a bundle."""
+    if algorithm == EQUAL_RANGES:
+        return splitting.halves(bundle)
+    if algorithm == EQUAL_RATES:
+        registry = broker.topics.registry
+        topics = [each for each in registry if each.name.namespace == name and each.name in bundle]
+        hashes = {str(each.name): bundles.hash_of(each.name) for each in topics}
+        loads = [
+            splitting.TopicLoad(
+                hashes[each.name],
+                each.rate_in + each.rate_out,
+                each.throughput_in + each.throughput_out,
+            )
+            async for each in in_slices(read_stats(topics))
+            if each is not None
+        ]
+        return splitting.by_load(bundle, loads, broker.config)
+    found = list((await broker.namespaces.hashes(name, bundle)).values())
+    if algorithm == EQUAL_COUNTS:
+        return splitting.halves_by_topics(bundle, await _sorted(found))
+    return splitting.at_positions(bundle, len(found), wanted)
 
 
 async def _largest(request: Request) -> Bundle:
@@ -232,7 +269,7 @@ ENDPOINTS = (
         "Closes the open topics of a bundle; clients open them again.",
         resource=namespace_name_of,
         query=(
-            Query("destinationBroker", "Refused: there is no other broker."),
+            Query(DESTINATION, "The id of the broker that is to own the bundle; in a cluster."),
             *AUTHORITATIVE,
         ),
     ),
@@ -283,7 +320,8 @@ ENDPOINTS = (
         query=(
             Query(
                 "splitAlgorithmName",
-                f"The algorithm: {EQUAL_RANGES} (default), {EQUAL_COUNTS} or {POSITIONS}.",
+                f"The algorithm: {EQUAL_RANGES}, {EQUAL_COUNTS}, {POSITIONS} or {EQUAL_RATES};"
+                " default: the setting defaultNamespaceBundleSplitAlgorithm.",
             ),
             Query("unload", "Closes the topics of the bundle afterwards.", False),
             *AUTHORITATIVE,

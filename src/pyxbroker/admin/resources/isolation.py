@@ -24,7 +24,7 @@ from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATIO
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
 from pyxbroker.base.expressions import ExpressionError, compile_expression
-from pyxbroker.broker.isolation import (
+from pyxbroker.cluster.isolation import (
     NAMESPACES,
     PRIMARY,
     SECONDARY,

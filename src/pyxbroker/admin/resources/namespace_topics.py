@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
+from pyxbroker.admin.fan_out import NOT_FOUND, for_each_bundle
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
@@ -13,7 +16,7 @@ from pyxbroker.admin.resources.names import (
     namespace_of,
 )
 from pyxbroker.admin.resources.namespaces import ONE
-from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, list_response
+from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, all_topic_names, list_response
 from pyxbroker.admin.subscription_rights import has_subscription_right, has_topic_right
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
@@ -47,14 +50,21 @@ async def get_topics(request: Request) -> Response:
         raise HttpError(404, NO_NAMESPACE)
     names: list[TopicName] = []
     for domain in MODES[mode]:
-        names += await namespaces.topic_names(name, domain)
+        names += await all_topic_names(request, name, domain)
     return await list_response(names, request.argument("includeSystemTopic"))
 
 
 async def unload(request: Request) -> Response:
     """Close open topics; their clients open them again."""
+    broker, name = request.app.broker, namespace_of(request)
     try:
-        await request.app.broker.namespaces.unload(namespace_of(request))
+        if broker.peers is None:
+            await broker.namespaces.unload(name)
+        else:
+            await broker.namespaces.record(name)
+            await for_each_bundle(
+                request, name, lambda bundle: broker.unload_bundle(name, bundle), acquires=False
+            )
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     return Response.empty()
@@ -62,12 +72,13 @@ async def unload(request: Request) -> Response:
 
 async def clear_backlog(request: Request) -> Response:
     """Clear the backlogs of all subscriptions that the client may use."""
-    return await clear(request, None)
+    return await _in_all_bundles(request, lambda bundle: clear(request, None, bundle))
 
 
 async def clear_backlog_of_subscription(request: Request) -> Response:
     """Clear the backlogs of the subscriptions with a name."""
-    return await clear(request, request.parameters["subscription"])
+    subscription = request.parameters["subscription"]
+    return await _in_all_bundles(request, lambda bundle: clear(request, subscription, bundle))
 
 
 async def clear(request: Request, subscription: str | None, bundle: Bundle = WHOLE) -> Response:
@@ -95,7 +106,47 @@ async def clear(request: Request, subscription: str | None, bundle: Bundle = WHO
 
 async def unsubscribe(request: Request) -> Response:
     """Delete the subscriptions with a name, except those with consumers."""
-    return await delete_subscriptions(request)
+    return await _in_all_bundles(request, lambda bundle: delete_subscriptions(request, bundle))
+
+
+async def _in_all_bundles(
+    request: Request, work: Callable[[Bundle], Awaitable[Response]]
+) -> Response:
+    """Apply work to the bundles of a namespace; other brokers do it in theirs.
+
+    A subscription has to exist in one of the bundles only.
+    """
+    if request.app.broker.peers is None:
+        return await work(WHOLE)
+    missing: list[HttpError] = []
+    is_done = False
+
+    async def one(bundle: Bundle) -> None:
+        nonlocal is_done
+        try:
+            await work(bundle)
+            is_done = True
+        except HttpError as error:
+            if error.status != NOT_FOUND:
+                raise
+            missing.append(error)
+
+    def missed(error: SubscriptionNotFound) -> None:
+        missing.append(HttpError(NOT_FOUND, str(error)))
+
+    def done(answer: Any) -> None:
+        nonlocal is_done
+        is_done = True
+
+    try:
+        await for_each_bundle(request, namespace_of(request), one, True, None, done, missed)
+        if missing and not is_done:
+            raise missing[0]
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    finally:
+        missing.clear()  # leave no cycle of the error and this frame
+    return Response.empty()
 
 
 async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Response:
@@ -116,7 +167,9 @@ async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Resp
     return Response.empty()
 
 
-AUTHORITATIVE = (Query("authoritative", "Accepted and ignored: there is no other broker.", False),)
+AUTHORITATIVE = (
+    Query("authoritative", "Set by a redirect: take a bundle that no broker owns.", False),
+)
 
 ENDPOINTS = (
     Endpoint(

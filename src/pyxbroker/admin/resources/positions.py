@@ -23,7 +23,7 @@ from pyxbroker.admin.resources.topic_work import (
     NO_PLACE,
     Place,
     check_copies,
-    existing_topics_of,
+    each_topic,
     for_each_partition,
     load_persistent_topic,
     load_topic,
@@ -56,6 +56,7 @@ from pyxbroker.web.response import Response
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
 CLOSED_BATCH = 16  # partitions per metadata read; each may have 10,000 subscriptions
+EXISTS = 409
 BATCH_MESSAGES_MAX = 1 << 20  # in a larger batch, single messages cannot be selected
 
 
@@ -78,23 +79,41 @@ async def create(request: Request) -> Response:
     await check_copies(request, name, place.properties)
     await _ensure_topic(request, name)
     is_new = False
-    async for each in existing_topics_of(request, name):
+    failed: list[Exception] = []
+
+    async def make(each: TopicName) -> None:
+        nonlocal is_new
         topic = await load_topic(request, each)
         assert isinstance(topic, PersistentTopic)
         if subscription in topic.subscriptions:
-            continue
+            return
         mark, ack_set = await _mark(request, topic, place)
         if subscription in topic.subscriptions:
             # Another client has created it meanwhile, and may be using it.
-            continue
+            return
         is_new = True
         made = await topic.subscription_for(
             subscription, mark, dict(place.properties), True, replicated
         )
         if ack_set:
             await made.seek(mark, ack_set)
+
+    def made_elsewhere(each: TopicName, answer: Any) -> None:
+        nonlocal is_new
+        is_new = True
+
+    def on_error(each: TopicName, error: Exception) -> None:
+        if not (isinstance(error, HttpError) and error.status == EXISTS):
+            failed.append(error)
+
+    await each_topic(request, name, make, made_elsewhere, on_error)
+    try:
+        if failed:
+            raise failed[0]
+    finally:
+        failed.clear()  # leave no cycle of the error and this frame
     if not is_new:
-        raise HttpError(409, "Subscription already exists for topic")
+        raise HttpError(EXISTS, "Subscription already exists for topic")
     return Response.empty()
 
 
@@ -127,7 +146,7 @@ async def get_list(request: Request) -> Response:
                 found[one] = None
         closed.clear()
 
-    async for each in existing_topics_of(request, name):
+    async def add(each: TopicName) -> None:
         if topics.loader.is_open(each):
             topic = await load_topic(request, each)
             found.update(dict.fromkeys(one.name for one in topic.all_subscriptions()))
@@ -135,6 +154,11 @@ async def get_list(request: Request) -> Response:
             closed.append(each)
             if len(closed) == CLOSED_BATCH:
                 await add_closed()
+
+    def add_all(each: TopicName, names: list[str]) -> None:
+        found.update(dict.fromkeys(names))
+
+    await each_topic(request, name, add, add_all)
     if closed:
         await add_closed()
     return await Response.long_json(list(found))
@@ -230,7 +254,10 @@ async def get_properties(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         found.update(subscription_of(request, topic).properties)
 
-    await for_each_partition(request, name, work)
+    def add(each: TopicName, properties: dict[str, str]) -> None:
+        found.update(properties)
+
+    await for_each_partition(request, name, work, add)
     return Response.json(found)
 
 
@@ -257,7 +284,10 @@ async def get_replicated(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         found[str(topic.name)] = subscription_of(request, topic).replicated
 
-    await for_each_partition(request, name, work)
+    def add(each: TopicName, answer: dict[str, bool]) -> None:
+        found.update(answer)
+
+    await for_each_partition(request, name, work, add)
     return Response.json(found)
 
 

@@ -1,7 +1,7 @@
 """/admin/v2/resource-quotas: the expected load of bundles, as in Pulsar's ResourceQuotas.
 
-Quotas are stored for a load manager; here there is one broker. They are deleted with their
-namespace.
+A quota is the load of a bundle that has not been measured yet (cluster/load_manager.py). Quotas are
+deleted with their namespace.
 """
 
 from __future__ import annotations

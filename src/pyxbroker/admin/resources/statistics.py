@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from pyxbroker.admin.fan_out import NOT_FOUND, ask, elsewhere
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of
 from pyxbroker.admin.resources.topic_work import load_topic, partitions_of, topic_not_found
@@ -16,6 +17,7 @@ from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.peers import topic_path
 from pyxbroker.broker.statistics import internal_stats, statistics
 from pyxbroker.broker.statistics.internal_stats import offline_stats, parts_of_offline_stats
 from pyxbroker.broker.statistics.partitioned_statistics import MergedStatistics
@@ -138,7 +140,10 @@ async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, l
     metadata: Json = {"partitions": found.partitions, "deleted": bool(found.fields.get("deleted"))}
     if found.fields.get("properties") is not None:
         metadata["properties"] = found.fields["properties"]
-    existing = await partitions.existing(name, found.partitions)
+    if name.is_persistent or request.app.broker.peers is None:
+        existing = await partitions.existing(name, found.partitions)
+    else:
+        existing = list(range(found.partitions))  # other brokers know which ones are open
     if not existing and not name.is_persistent:
         # Not used yet. Pulsar returns all fields nevertheless.
         await request.app.broker.topics.loader.ensure(name.partition(0))
@@ -159,9 +164,17 @@ async def _each_partition(
         # Otherwise all concurrent reads would start in the same loop iteration.
         await slices.pause()
         try:
+            to = await elsewhere(request, name)
+            if to is not None:
+                answer: Json = await ask(request, to, f"{topic_path(name)}/{kind.resource}")
+                return answer
             topic = await request.app.broker.topics.loader.get(name, create=False)
             return await kind.read(request, topic)
         except (TopicNotFound, ServiceNotReady):
+            return None
+        except HttpError as error:
+            if error.status != NOT_FOUND:
+                raise
             return None
 
     for at in range(0, len(indexes), CONCURRENT_MAX):
@@ -208,8 +221,11 @@ async def _answer(request: Request, topic: Topic, kind: Kind) -> Response:
 
 
 class Kind(NamedTuple):
-    """A kind of statistics: functions that estimate its size, read it and free it."""
+    """A kind of statistics: its name in paths, and functions that estimate its size, read it and
+    free it.
+    """
 
+    resource: str
     weigh: Callable[[Request, Topic], Awaitable[int]]
     read: Callable[[Request, Topic], Awaitable[Json]]
     forget: Callable[[Json], Awaitable[None]]
@@ -246,8 +262,10 @@ async def _read_internal_stats(request: Request, topic: Topic) -> Json:
     return await internal_stats.internal_stats(topic, with_metadata, broker.metadata, schemas)
 
 
-STATS = Kind(_weigh_stats, _read_stats, statistics.forget)
-INTERNAL_STATS = Kind(_weigh_internal_stats, _read_internal_stats, internal_stats.forget)
+STATS = Kind("stats", _weigh_stats, _read_stats, statistics.forget)
+INTERNAL_STATS = Kind(
+    "internalStats", _weigh_internal_stats, _read_internal_stats, internal_stats.forget
+)
 
 ANY: Json = {"type": "object", "additionalProperties": True}
 WHAT = (

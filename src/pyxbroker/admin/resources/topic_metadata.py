@@ -234,7 +234,8 @@ ENDPOINTS = (
         "The open non-persistent topics of a bundle; 405 for persistent topics.",
         Answer("The names.", STRINGS),
         namespace_name_of,
-        queue="topics",
+        # Not "topics": a broker that holds a place there for a whole list asks others for bundles.
+        queue="bundle-topics",
     ),
     Endpoint(
         "GET",

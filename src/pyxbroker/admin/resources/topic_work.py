@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pyxbroker.admin.fan_out import Take, elsewhere, for_each_topic
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -19,6 +20,7 @@ from pyxbroker.base.errors import SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.lookup import Redirect
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
@@ -158,25 +160,73 @@ async def check_copies(request: Request, name: TopicName, properties: Mapping[st
         raise HttpError(412, trouble)
 
 
-async def for_each_partition(request: Request, name: TopicName, work: Work) -> None:
-    """Apply work to a topic, or to each of its partitions.
+async def each_topic(
+    request: Request,
+    name: TopicName,
+    work: Callable[[TopicName], Awaitable[None]],
+    take: Take | None = None,
+    on_error: Callable[[TopicName, Exception], None] | None = None,
+) -> None:
+    """Apply work to the topic, or to those of its existing partitions that this broker serves; send
+    the request to the owners of the others and pass their answers to `take`.
+
+    Raises HttpError 404, the errors of work, and those of other brokers unless `on_error` takes
+    them.
+    """
+    others: list[tuple[TopicName, Redirect]] = []
+    async for each in existing_topics_of(request, name):
+        # A topic that is not partitioned was redirected to its owner before.
+        to = None if each == name else await elsewhere(request, each)
+        if to is None:
+            await work(each)
+        else:
+            others.append((each, to))
+    if others:
+        await for_each_topic(request, others, take, on_error)
+
+
+async def for_each_partition(
+    request: Request, name: TopicName, work: Work, take: Take | None = None
+) -> None:
+    """Apply work to a topic, or to each of its partitions, as each_topic does.
 
     SubscriptionNotFound is raised only if all partitions raise it.
     """
-    missed: SubscriptionNotFound | None = None
+    missed: list[SubscriptionNotFound] = []
+    failed: list[Exception] = []
     is_done = False
-    async for each in existing_topics_of(request, name):
+
+    async def one(each: TopicName) -> None:
+        nonlocal is_done
         topic = await load_topic(request, each)
         try:
             await work(topic)
             is_done = True
         except SubscriptionNotFound as error:
-            missed = error
+            missed.append(error)
+
+    def taken(each: TopicName, answer: Any) -> None:
+        nonlocal is_done
+        is_done = True
+        if take is not None:
+            take(each, answer)
+
+    def on_error(each: TopicName, error: Exception) -> None:
+        if isinstance(error, SubscriptionNotFound):
+            missed.append(error)
+        else:
+            failed.append(error)
+
+    await each_topic(request, name, one, taken, on_error)
     try:
-        if missed is not None and not is_done:
-            raise missed
+        if failed:
+            raise failed[0]
+        if missed and not is_done:
+            raise missed[0]
     finally:
-        del missed  # leave no cycle of the error and this frame
+        # Leave no cycle of the errors and this frame.
+        failed.clear()
+        missed.clear()
 
 
 def topic_not_found(name: TopicName) -> HttpError:

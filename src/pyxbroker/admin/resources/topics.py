@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+from pyxbroker.admin.fan_out import ask, elsewhere, for_each_bundle
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -29,10 +30,12 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
+from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound, TopicsLimitReached
 from pyxbroker.base.slices import Slices, in_slices
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import PERSISTENT, TopicName
+from pyxbroker.broker.peers import topic_path
 from pyxbroker.metadata import paths
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
@@ -60,10 +63,31 @@ async def get_list(request: Request) -> Response:
     """
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
-    names = await request.app.broker.namespaces.topic_names(namespace, domain)
+    names = await all_topic_names(request, namespace, domain)
     bundle = request.argument("bundle")
     hashes = ALL if bundle is None else await _bundle(request, namespace, bundle)
     return await list_response(names, request.argument("includeSystemTopic"), hashes)
+
+
+async def all_topic_names(request: Request, namespace: str, domain: str) -> list[TopicName]:
+    """Return the topics of a namespace; of non-persistent ones those that any broker serves."""
+    broker = request.app.broker
+    own: list[TopicName] = await broker.namespaces.topic_names(namespace, domain)
+    if domain == PERSISTENT or broker.peers is None:
+        return own
+    found = dict.fromkeys(own)
+
+    async def nothing(bundle: Bundle) -> None:
+        """Add nothing: the open topics of this broker are in the list."""
+
+    def add(names: list[str]) -> None:
+        found.update((TopicName.get(each), None) for each in names)
+
+    def path(bundle: Bundle) -> str:
+        return f"/admin/v2/{domain}/{namespace}/{bundle}"
+
+    await for_each_bundle(request, namespace, nothing, False, path, add)
+    return list(found)
 
 
 async def get_partitioned_list(request: Request) -> Response:
@@ -212,7 +236,12 @@ async def terminate_partitions(request: Request) -> Response:
         raise HttpError(405, "Termination of a non-persistent topic is not allowed")
     last: dict[str, dict[str, int]] = {}
     async for index in in_slices(range(count)):
-        last[str(index)] = await _terminate(request, name.partition(index))
+        partition = name.partition(index)
+        to = await elsewhere(request, partition)
+        if to is None:
+            last[str(index)] = await _terminate(request, partition)
+        else:
+            last[str(index)] = await ask(request, to, topic_path(partition) + "/terminate")
     return await Response.long_json(last)
 
 

@@ -23,14 +23,12 @@ from pyxbroker.auth.authorization import (
     Resource,
     authorize,
 )
-from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import (
     AuthorizationError,
     ChecksumError,
     ConsumerNotFound,
     NotAllowed,
     PulsarError,
-    ServiceNotReady,
     TooManyRequests,
     UnknownError,
     with_reference,
@@ -64,7 +62,6 @@ from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
 from pyxbroker.broker.commands.unread import note_unread
-from pyxbroker.broker.lookup import Redirect, Refuse
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
@@ -458,7 +455,7 @@ class Handlers:
         await self._check_right(connection, command, message, resource)
         if command.is_for_owner:
             assert isinstance(resource, TopicName), "it opens a topic"
-            await _check_served(self.broker, resource)
+            await self.broker.check_served(resource)
 
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
@@ -502,9 +499,10 @@ class Handlers:
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
         try:
-            answer = command.refusal(
-                message, self.client_error(connection, type(message).__name__, error)
-            )
+            reported = self.client_error(connection, type(message).__name__, error)
+            if command.is_for_owner:
+                self.broker.last_refusals.note(message, reported, connection.peer)
+            answer = command.refusal(message, reported)
         except Exception as defect:
             answer = self._answer_defect(connection, command, message, defect)
         connection.send_frame(answer)
@@ -656,18 +654,3 @@ def _changed_by(connection: Connection, command: Command, message: Any) -> str |
 
 def _lookup_failed(kind: replies.LookupKind, message: Any, reported: PulsarError) -> bytes:
     return replies.lookup_failed(kind, message.request_id, reported.code, str(reported))
-
-
-async def _check_served(broker: Broker, topic: TopicName) -> None:
-    """Raise PulsarError for a topic that the broker does not serve: its client has to look the
-    topic up again.
-    """
-    decision = await broker.ownership.check(topic)
-    if isinstance(decision, Refuse):
-        raise decision.error
-    if isinstance(decision, Redirect):
-        bundle = bundle_of(topic, await broker.namespaces.bundles(topic.namespace))
-        raise ServiceNotReady(
-            f"Namespace bundle ({topic.namespace}/{bundle}) for topic ({topic}) not served by this"
-            f" instance:{broker.broker_id}. Please redo the lookup."
-        )

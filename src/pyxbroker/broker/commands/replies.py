@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.varint import encode_varint
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.commands.topics_pattern import Pause
-    from pyxbroker.broker.listeners import Addresses
+    from pyxbroker.connection import Connection
 
 _SIZES = struct.Struct(">II")
 
@@ -23,6 +24,7 @@ UNKNOWN_ERROR = 0
 PERSISTENCE_ERROR = 2
 NOT_ALLOWED = 22
 
+NOWHERE = Addresses()
 NO_REQUEST = 2**64 - 1  # request id of an error that answers no request
 MINUS_ONE = 2**64 - 1  # -1 as an unsigned id of a position
 
@@ -342,18 +344,43 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
     return frame(command)
 
 
-def close_producer(producer_id: int) -> bytes:
+def close_producer(producer_id: int, url: str = "", url_tls: str = "") -> bytes:
     command = _command(pb.BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
-    command.close_producer.request_id = NO_REQUEST
+    _set_closing(command.close_producer, url, url_tls)
     return frame(command)
 
 
-def close_consumer(consumer_id: int) -> bytes:
+def close_consumer(consumer_id: int, url: str = "", url_tls: str = "") -> bytes:
     command = _command(pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
-    command.close_consumer.request_id = NO_REQUEST
+    _set_closing(command.close_consumer, url, url_tls)
     return frame(command)
+
+
+def _set_closing(closing: Any, url: str, url_tls: str) -> None:
+    """Set the broker that the client connects to next, without a lookup; empty: it looks up."""
+    closing.request_id = NO_REQUEST
+    if url:
+        closing.assignedBrokerServiceUrl = url
+    if url_tls:
+        closing.assignedBrokerServiceUrlTls = url_tls
+
+
+class ClosedNotice(NamedTuple):
+    """A notice to a client about its producer or consumer, whose id is not in use any more."""
+
+    connection: Connection
+    id: int
+    of_producer: bool
+
+    def send(self, owner: Addresses = NOWHERE) -> None:
+        """Notify the client, which connects to `owner`; without one it looks the topic up."""
+        connection = self.connection
+        # A client that has closed it meanwhile may have reused the id.
+        if self.id not in (connection.producers if self.of_producer else connection.consumers):
+            command = close_producer if self.of_producer else close_consumer
+            connection.send_frame(command(self.id, owner.broker_url, owner.broker_url_tls))
 
 
 def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:

@@ -60,6 +60,7 @@ class TopicCommands:
         topic = await self._broker.topics.loader.get(topic_name, create=True)
         topic.check_encryption(message.encrypted)
         await topic.check_quotas()
+        await topic.wait_for_bookies()
         schema_version = await self._schemas.of_producer(topic, message)
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name

@@ -8,7 +8,7 @@ sequential reads know it already. Mirrors Pulsar's CompactedTopicImpl.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.compaction import unwrap, wrapped_position
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun, EntryBatch, Position
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.ledger.retries import Retries
@@ -28,8 +29,11 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 log = get_logger("pyxbroker.topic")
 
 T = TypeVar("T")
+LogReader = Callable[[Position], AsyncIterator[tuple[Position, bytes]]]
 
 FIRST = Position(0, 0)  # before all possible entries
+RECORDS_PER_READ = 100
+BYTES_PER_READ = 1 << 20
 LOST_MAX = 1_000  # lost entries that a bisection skips
 NOTED_MAX = 10_000  # unacknowledged entries read from the compacted ledger only: 1 MB
 
@@ -176,6 +180,48 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
         )
         return None
     return found
+
+
+async def read_with_compacted(
+    client: LedgerClient, ledger_id: int, start: Position, log_from: LogReader
+) -> AsyncIterator[tuple[Position, bytes]]:
+    """Yield the position and the bytes of each entry from a position on: those of a compacted
+    ledger, then those of the log behind them.
+
+    Lost entries of the compacted ledger are left out. Raises LedgerError.
+    """
+    retries = Retries(f"the compacted ledger {ledger_id}")
+    at = start
+    try:
+        handle, last, size = await retries.call(partial(client.open_compacted, ledger_id))
+    except (EntryDamaged, NoSuchEntry) as error:
+        log.error("the compacted ledger is lost", ledger=ledger_id, error=error)
+        last = -1
+    else:
+        compacted = CompactedLedger(ledger_id, handle, last, size)
+    index = 0
+    while index <= last:
+        read = partial(compacted.read_some, index, RECORDS_PER_READ, BYTES_PER_READ)
+        try:
+            batch = await retries.call(read)
+        except (EntryDamaged, NoSuchEntry):
+            index += 1
+            continue
+        i = 0
+        while i < len(batch):
+            entries, following = unwrap(batch, i)
+            if entries is None:
+                i += 1
+                continue
+            for k in range(len(entries)):
+                position = Position(entries.ledger_id, entries.entry_id(k))
+                if position >= start:
+                    yield position, entries.data(k)
+                    at = Position(position.ledger_id, position.entry_id + 1)
+            i = following
+        index += len(batch)
+    async for position, entry in log_from(at):
+        yield position, entry
 
 
 class CompactedTopic(DispatchedTopic, Protocol):

@@ -155,6 +155,15 @@ class ChunkedMessages:
         """True if release() may have chunks to add."""
         return bool(self._unreleased or self._freed)
 
+    @property
+    def held_by(self) -> Consumer | None:
+        """A consumer whose messages have chunks that wait until it can take them, or None."""
+        for uuid in self._unreleased:
+            consumer = self._messages[uuid].consumer
+            if consumer is not None and not consumer.can_deliver:
+                return consumer
+        return None
+
     def release(self, replay: PositionSet) -> None:
         """Add a batch of chunks to the replay: those whose consumer can take entries again, or has
         left.

@@ -133,6 +133,11 @@ class Dispatcher:
         return None if self.trouble is None else self.trouble.stopped
 
     @property
+    def is_reading(self) -> bool:
+        """True while entries are read from disk, or a failed read waits for its retry."""
+        return self._reading
+
+    @property
     def delayed_entries(self) -> int:
         """Number of entries that were read and are not due yet."""
         return 0 if self.replay is None else self.replay.delayed_entries

@@ -51,6 +51,11 @@ class Failover(RedeliverFromMark):
         if topic.partition < 0 or topic.policies.failover_by_hash:
             self._ring = FailoverRing(str(topic.name))
 
+    @property
+    def chosen(self) -> Consumer | None:
+        """The active consumer, or the one that becomes active after the delay."""
+        return self._chosen
+
     def on_added(self, consumer: Consumer) -> None:
         if self._ring is not None:
             self._ring.add(consumer, consumer.priority_level, consumer.name)

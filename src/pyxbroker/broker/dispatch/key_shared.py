@@ -6,6 +6,7 @@ entry. This module assigns slots to consumers, sends waiting entries, and limits
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerAssignError
@@ -141,6 +142,17 @@ class KeySlots(Chooser):
                 ranges.append([first, last])
             first = last + 1
         return found
+
+    @property
+    def look_ahead(self) -> int:
+        """The number of waiting entries at which the dispatcher reads no new ones."""
+        return self._look_ahead
+
+    def owner_of(self, key_hash: int) -> Consumer | None:
+        """Return the consumer that gets the next entries of a key hash, or None."""
+        last_hashes, slots = self.selector.owners()
+        at = bisect_left(last_hashes, key_hash)
+        return self.slots[slots[at]] if at < len(slots) else None
 
     def _owners_changed(self) -> None:
         self.keys.set_owners(*self.selector.owners())

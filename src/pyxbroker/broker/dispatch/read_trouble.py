@@ -86,6 +86,7 @@ class ReadTrouble:
         self._batch = self._batch_max  # entries of the next read
         self._tries = 0  # failures since the last successful read
         self._since = 0.0
+        self._error: LedgerError | None = None  # of the last failure
         self._delay_s = self._delay_min_s
         self._new = LostRun(again=False)
         self._again = LostRun(again=True)
@@ -110,9 +111,22 @@ class ReadTrouble:
                 error=error,
             )
         self._tries += 1
+        self._error = error
         self._batch = self._batch_min
         self._loop.call_later(self._delay_s, self._turn.run, self._dispatcher.retry_read)
         self._delay_s = min(self._delay_s * 2, self._delay_max_s)
+
+    @property
+    def retried(self) -> tuple[LedgerError, float] | None:
+        """The error of the read that is being retried, and the seconds since its first failure."""
+        if not self._tries or self._error is None:
+            return None
+        return self._error, self._loop.time() - self._since
+
+    @property
+    def has_lost(self) -> bool:
+        """True if entries were passed over because they are lost."""
+        return bool(self._reported or self._to_report)
 
     def cut(self, count: int) -> int:
         """Return how many entries the next read asks for: few after a failure, then more."""
@@ -129,6 +143,7 @@ class ReadTrouble:
                 tries=self._tries,
             )
             self._tries = 0
+            self._error = None
 
     # --- entries that are lost ----------------------------------------------------------------
 

@@ -85,6 +85,12 @@ class Throttle:
             count = int(min(max(messages / self._messages_per_entry, 1.0), count))
         return count, int(min(max(size_left, 1.0), size))
 
+    @property
+    def waits_for(self) -> list[tuple[str, DispatchLimiter]]:
+        """The limits in whose queues the dispatcher waits, by name."""
+        both = zip(self._limits, self._limiters, strict=True)
+        return [(name, limiter) for name, limiter in both if limiter.is_waiting(self._wake)]
+
     def _count(self, subscription: DispatchedSubscription, limiter: DispatchLimiter) -> None:
         """Count for the statistics that a limit has delayed the subscription."""
         limit = self._limits[self._limiters.index(limiter)]

@@ -390,7 +390,7 @@ class Subscription:
             return  # its client has closed it, and may have another consumer with that id
         del connection.consumers[consumer_id]
         if is_notified:
-            connection.send_frame(replies.close_consumer(consumer_id))
+            self.topic.notify_closed(replies.ClosedNotice(connection, consumer_id, False))
         if move is not None and not move.done():
             connection.session.moves[consumer_id] = move
 
@@ -404,7 +404,7 @@ class Subscription:
         connection = consumer.connection
         if connection.consumers.get(consumer.consumer_id) is consumer:
             del connection.consumers[consumer.consumer_id]
-        connection.send_frame(replies.close_consumer(consumer.consumer_id))
+        self.topic.notify_closed(replies.ClosedNotice(connection, consumer.consumer_id, False))
         self.remove_consumer(consumer)
 
     def on_defect(self, error: Exception) -> None:

@@ -75,6 +75,11 @@ class ProducerAccess:
         self._epochs = asyncio.Lock()
 
     @property
+    def holder(self) -> Producer | None:
+        """The exclusive producer, which may wait for its epoch."""
+        return self._holder
+
+    @property
     def waiting(self) -> int:
         """The number of producers that wait for exclusive access."""
         return len(self._waiting)

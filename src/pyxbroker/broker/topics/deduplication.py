@@ -283,6 +283,13 @@ class Deduplication:
             ids.last_seen = self._topic.loop.time()
             self._ids[name] = ids
 
+    def is_undecided(self, producer: Producer) -> bool:
+        """Return True if SENDs of an earlier connection of a producer's name are neither stored nor
+        failed: the same ids are refused until then.
+        """
+        ids = self._ids.get(producer.name)
+        return ids is not None and ids.pushed > ids.persisted and not producer.pending_sends
+
     @property
     def _position(self) -> Position:
         """The position of the last entry that the ids include."""

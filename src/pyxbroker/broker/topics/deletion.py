@@ -29,6 +29,7 @@ from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.peers import TopicsElsewhere
     from pyxbroker.schemas.registry import SchemaRegistry
 
 log = get_logger("pyxbroker.topics")
@@ -54,22 +55,32 @@ class TopicDeletion:
         self._policies = policies
         self._partitions = partitions
         self._schemas = schemas
+        self.elsewhere: TopicsElsewhere | None = None
+        """The topics of other brokers; None if this broker serves all topics."""
+
+    async def check_unused_anywhere(self, name: TopicName) -> None:
+        """Raise TopicBusy if clients are connected to a topic, whichever broker serves it."""
+        counts = None if self.elsewhere is None else await self.elsewhere.clients(name)
+        if counts is None:
+            self.check_unused(name)
+        else:
+            _check_no_clients(name, *counts)
+
+    async def delete_anywhere(self, name: TopicName) -> None:
+        """Delete a topic, if it exists, even if clients are connected, whichever broker serves it.
+
+        Raises PulsarError.
+        """
+        if self.elsewhere is None or not await self.elsewhere.delete(name):
+            await self.delete_by_name(name, force=True)
 
     def check_unused(self, name: TopicName) -> None:
         """Raise TopicBusy if clients are connected to a topic."""
         topic = self._registry.find(name)
         if topic is None:
             return
-        producers = len(topic.producers)
         consumers = sum(len(each.consumers) for each in topic.all_subscriptions())
-        clients = producers + consumers
-        if clients and not name.is_persistent:
-            raise TopicBusy(f"Topic has {clients} connected producers/consumers")
-        if clients:
-            raise TopicBusy(
-                f"Topic has {clients} client{'s' if clients > 1 else ''} connected"
-                f" Including {consumers} consumers, {producers} producers, and 0 replicators."
-            )
+        _check_no_clients(name, len(topic.producers), consumers)
 
     async def delete_by_name(self, name: TopicName, force: bool = False) -> None:
         """Delete a topic, open or not, if it exists; with force, even if clients are connected.
@@ -150,14 +161,19 @@ class TopicDeletion:
         finally:
             del missing  # leave no cycle of the error and this frame
 
-    async def unload(self, name: TopicName) -> None:
-        """Close a topic if it is open; its clients open it again. Raises PersistenceError."""
+    async def unload(self, name: TopicName, moving: list[Topic] | None = None) -> None:
+        """Close a topic if it is open; its clients open it again. Raises PersistenceError.
+
+        With `moving`, the topic is added there, and the caller notifies its clients.
+        """
         await self._loader.wait_opened(name)
         topic = self._registry.loaded(name)
         if topic is None:
             return
+        if moving is not None:
+            moving.append(topic)
         try:
-            await topic.close()
+            await topic.close(is_moving=moving is not None)
         except (LedgerError, ManagedLedgerError, MetadataError) as error:
             raise PersistenceError(f"Topic {name} was not closed cleanly: {error}") from error
         self._registry.remove(topic)
@@ -187,3 +203,15 @@ class TopicDeletion:
             [error] = await asyncio.gather(topic.close(), return_exceptions=True)
             if error is not None:
                 log.error("a topic was not closed cleanly", topic=topic.name, error=error)
+
+
+def _check_no_clients(name: TopicName, producers: int, consumers: int) -> None:
+    """Raise TopicBusy if a topic has clients."""
+    clients = producers + consumers
+    if clients and not name.is_persistent:
+        raise TopicBusy(f"Topic has {clients} connected producers/consumers")
+    if clients:
+        raise TopicBusy(
+            f"Topic has {clients} client{'s' if clients > 1 else ''} connected"
+            f" Including {consumers} consumers, {producers} producers, and 0 replicators."
+        )

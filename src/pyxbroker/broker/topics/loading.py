@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from pyxbroker.add_stats import BOUNDS_US
 from pyxbroker.base.errors import (
     NotAllowed,
     PersistenceError,
+    PulsarError,
     ServiceNotReady,
     TopicNotFound,
 )
@@ -30,14 +32,17 @@ from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.broker.topics.unused_topics import UnusedTopics
+from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.retries import is_temporary
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Unavailable
+from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
+from pyxbroker.mledger.unowned_log import first_unowned, read_unowned
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
@@ -52,6 +57,7 @@ log = get_logger("pyxbroker.topics")
 
 DELETED_MAX = 1_000  # deleted topics whose names stay in memory for the error message
 UNLIMITED = nullcontext()
+CheckServed = Callable[[TopicName, bool], Awaitable[None]]
 REFUSED_LOADS = (TopicNotFound, NotAllowed)  # by a policy, or because the topic does not exist
 
 
@@ -70,7 +76,28 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
         position_held_s=config.managedLedgerCursorPositionFlushSeconds,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
         ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
+        entry_bytes_max=config.maxMessageSize,
     )
+
+
+class OpeningStep(Enum):
+    """A step of the task that opens a topic."""
+
+    POLICIES = "reads its policies"
+    QUEUE = "waits for the opening of other topics"
+    FORMER = "waits for the end of the topic that was closed"
+    RECOVERY = "opens its ledgers and recovers the last one"
+    PREPARATION = "reads the state that publishing and reading need"
+
+
+class Opening:
+    """The progress of a task that opens a topic."""
+
+    __slots__ = ("since_s", "step")
+
+    def __init__(self) -> None:
+        self.step = OpeningStep.POLICIES
+        self.since_s = time.time()  # since 1970
 
 
 class TopicLoader:
@@ -104,9 +131,14 @@ class TopicLoader:
         self._unacked = unacked
         self._ledger_limits = limits_of(config)
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # True: may create it
+        self._progress: dict[TopicName, Opening] = {}  # of the same names
+        self._compacted_read: dict[TopicName, int] = {}  # of topics that others serve
         self._unused = UnusedTopics(registry)
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
+        self.check_served: CheckServed | None = None
+        """A function that raises ServiceNotReady for a topic of another broker, and takes the
+        bundle of the topic if that is asked for; None: all topics are served here."""
         self.counts = TopicCounts(store)
         self.loads_us = Histogram(BOUNDS_US)  # time to open a topic
         self.loads_failed = 0
@@ -150,11 +182,13 @@ class TopicLoader:
     ) -> Future[Topic]:
         future = asyncio.ensure_future(paced(opening))
         self._opening[name] = (future, create)
+        self._progress[name] = Opening()
         future.add_done_callback(partial(self._on_opened, name, time.perf_counter()))
         return future
 
     def _on_opened(self, name: TopicName, began_s: float, opening: Future[Topic]) -> None:
         self._opening.pop(name, None)
+        self._progress.pop(name, None)
         error = None if opening.cancelled() else opening.exception()
         if error is None:
             self.loads_us.add((time.perf_counter() - began_s) * 1e6)
@@ -165,6 +199,55 @@ class TopicLoader:
     def loads_pending(self) -> int:
         """The number of topics that are being opened, or wait for that."""
         return len(self._opening)
+
+    @property
+    def loads_max(self) -> int:
+        """The number of topics that are opened in parallel."""
+        return self._loads_max
+
+    def opening_of(self, name: TopicName) -> Opening | None:
+        """Return the progress of the task that opens a topic, or None."""
+        return self._progress.get(name)
+
+    @property
+    def is_alone(self) -> bool:
+        """True if this broker serves all topics."""
+        return self.check_served is None
+
+    async def is_served(self, name: TopicName) -> bool:
+        """Return True if this broker serves a topic, as opposed to another one or none."""
+        if self.check_served is None:
+            return True
+        try:
+            await self.check_served(name, False)
+        except ServiceNotReady:
+            return False
+        return True
+
+    async def read_unowned(
+        self, name: TopicName, start: Position
+    ) -> AsyncIterator[tuple[Position, bytes]]:
+        """Yield the entries of a persistent topic that another broker serves, from a position on;
+        those that only its compacted ledger has come first. Raises LedgerError and MetadataError.
+        """
+        path, store, ledgers = name.managed_ledger_name, self._store, self._ledgers
+        log = partial(read_unowned, path, store, ledgers)
+        entries = log(start)
+        if start < await first_unowned(path, store):
+            compacted = await compacted_ledger.current_unowned(store, ledgers, path)
+            # A reader whose newest entry was compacted stays before the log until one follows.
+            is_new = start.ledger_id < 0 or compacted != self._compacted_read.get(name)
+            if compacted is not None and is_new:
+                from pyxbroker.broker.compaction.compacted import read_with_compacted
+
+                entries = read_with_compacted(ledgers, compacted, start, log)
+                self._compacted_read[name] = compacted
+        async for position, entry in entries:
+            yield position, entry
+
+    def opening_in(self, namespace: str) -> list[TopicName]:
+        """Return the topics of a namespace that are being opened."""
+        return [name for name in self._opening if name.namespace == namespace]
 
     def is_open(self, name: TopicName) -> bool:
         """Return True if a topic is open here, or is being opened."""
@@ -183,8 +266,7 @@ class TopicLoader:
 
     async def wait_settled(self, namespace: str) -> None:
         """Wait until no topic of a namespace is being opened, created or partitioned any more."""
-        of_it = (name for name in self._opening if name.namespace == namespace)
-        opening = [self._opening[name][0] for name in of_it]
+        opening = [self._opening[name][0] for name in self.opening_in(namespace)]
         if opening:
             await asyncio.wait(opening)
         await self._partitions.wait_settled(namespace)
@@ -256,16 +338,22 @@ class TopicLoader:
         properties: Mapping[str, str] = NONE,
         is_forbidden: bool = False,
     ) -> Topic:
+        if self.check_served is not None:
+            await self.check_served(name, True)
         # The caller has read the policies, because reading them may open system topics: a task
         # that waits for those must not hold one of the places of self._loading.
         if create:
             await self.forget_former(name)
+        progress = self._progress.get(name) or Opening()
+        progress.step = OpeningStep.QUEUE
         async with self._loading:
+            progress.step = OpeningStep.POLICIES
             former = self._registry.find(name)
             if former is not None and not former.fenced:
                 return former
             if former is not None:
                 # The operations of the closed topic must end before those of its successor begin.
+                progress.step = OpeningStep.FORMER
                 await former.settle()
                 self._registry.remove(former)
             # A topic whose namespace is being deleted is opened as well, to be deleted.
@@ -274,6 +362,8 @@ class TopicLoader:
                 # The deletion of the namespace was given up since the policies were read.
                 raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
+                if self.check_served is not None:
+                    await self.check_served(name, False)
                 return self._load_non_persistent(name, create, policies, is_forbidden)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
             if self._affinity is not None:
@@ -282,6 +372,7 @@ class TopicLoader:
             async def missing() -> int:
                 return int(create and not await self._registry.exists(name))
 
+            progress.step = OpeningStep.RECOVERY
             async with self.reservation(name, policies, missing):
                 managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
@@ -294,7 +385,10 @@ class TopicLoader:
             name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
         )
         topic.on_ttl_changed = self._on_ttl_changed
+        progress.step = OpeningStep.PREPARATION
         await self._prepare(topic)
+        if self.check_served is not None:
+            await self._check_still_served(topic)
         self._registry.add(topic)
         return topic
 
@@ -309,6 +403,16 @@ class TopicLoader:
             raise ServiceNotReady(
                 f"Topic {topic.name} cannot be opened now: its last entries cannot be read."
             ) from error
+
+    async def _check_still_served(self, topic: PersistentTopic) -> None:
+        """Close a topic whose bundle was given up meanwhile, and raise ServiceNotReady."""
+        assert self.check_served is not None
+        try:
+            await self.check_served(topic.name, False)
+        except PulsarError:
+            with suppress(LedgerError, MetadataError, ManagedLedgerError):
+                await topic.close()
+            raise
 
     async def _check_alone(self, name: TopicName, created: ManagedLedger) -> None:
         """Raise NotAllowed if another broker has created a partitioned topic of the name meanwhile.

@@ -288,10 +288,8 @@ class NonPersistentTopic(Topic):
     def is_gone(self) -> bool:
         return self._ledger.is_closed
 
-    async def close(self) -> None:
-        """Disconnect the clients. Nothing has to be stored."""
-        self.fenced = True
-        await self.delete()
+    async def _close_log(self) -> None:
+        self._ledger.close()
 
     async def terminate(self) -> Position:
         raise NotAllowed(f"Topic {self.name} is non-persistent and cannot be terminated.")

@@ -115,6 +115,8 @@ class PartitionRecords:
             raise TopicNotFound(f"Topic {name} does not exist: {whole} is being deleted.")
         if name.partition_index < now.partitions:
             return True
+        if name.partition_index < now.target:
+            return False  # the broker that adds partitions creates it
         if now.partitions:
             raise TopicNotFound(f"Topic {name} does not exist: {whole} has {now.partitions}.")
         if create and not await self._registry.exists(name):

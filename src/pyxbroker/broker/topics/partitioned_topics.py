@@ -6,9 +6,8 @@ BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyxbroker.base import limits
@@ -43,7 +42,7 @@ from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.subscriptions.subscription import Subscription
+    from pyxbroker.broker.peers import CopiedSubscription
 
 log = get_logger("pyxbroker.topics")
 
@@ -191,7 +190,7 @@ class PartitionedTopics:
         """Delete a record and those partitions that exist. Raises TopicExists."""
         marked = await self._records.mark(name, found, {"deleted": True})
         async for index in in_slices(range(count)):
-            await self._deletion.delete_by_name(name.partition(index), force=True)
+            await self._deletion.delete_anywhere(name.partition(index))
         await self._records.delete(name, marked.version)
         raise TopicExists(f"Topic {name} exists already.")
 
@@ -282,7 +281,7 @@ class PartitionedTopics:
 
     async def _subscriptions_to_copy(
         self, name: TopicName, first: int, count: int
-    ) -> list[Subscription]:
+    ) -> list[CopiedSubscription]:
         """Return the subscriptions of the partitions below first, for those from first to count.
 
         Raises PartitionsNotAllowed if the copies would be too many or too large.
@@ -303,17 +302,32 @@ class PartitionedTopics:
                 f" subscriptions of the topic, and one request may create {most} subscriptions:"
                 " add fewer partitions, or delete subscriptions."
             )
-        subscriptions: list[Subscription] = []
+        subscriptions: list[CopiedSubscription] = []
         size = 0
         async for each, index in in_slices(wanted.items()):
-            topic = await self._loader.get(name.partition(index), create=True)
-            if each in topic.subscriptions:
-                subscriptions.append(topic.subscriptions[each])
-                size += limits.properties_bytes(subscriptions[-1].properties)
+            found = await self._subscription(name.partition(index), each)
+            if found is not None:
+                subscriptions.append(found)
+                size += limits.properties_bytes(found.properties)
         trouble = limits.copies_trouble(size, count - first)
         if trouble is not None:
             raise PartitionsNotAllowed(trouble)
         return subscriptions
+
+    async def _subscription(self, name: TopicName, subscription: str) -> CopiedSubscription | None:
+        """Return a subscription of a partition, or None, whichever broker serves the partition."""
+        elsewhere = self._deletion.elsewhere
+        if elsewhere is not None:
+            found = await elsewhere.subscriptions(name)
+            if found is not None:
+                return found.get(subscription)
+        from pyxbroker.broker.peers import CopiedSubscription
+
+        topic = await self._loader.get(name, create=True)
+        one = topic.subscriptions.get(subscription)
+        if one is None:
+            return None
+        return CopiedSubscription(subscription, one.properties, one.replicated)
 
     async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
         """Copy the subscriptions of the partitions below first to those from first to count."""
@@ -323,6 +337,10 @@ class PartitionedTopics:
         from pyxbroker.broker.topics.persistent import PersistentTopic
 
         async def copy(index: int) -> None:
+            elsewhere = self._deletion.elsewhere
+            partition = name.partition(index)
+            if elsewhere is not None and await elsewhere.subscribe(partition, subscriptions):
+                return
             topic = await self._loader.ensure(name.partition(index))
             start: Position = topic.first_position()
             for each in subscriptions:
@@ -367,16 +385,22 @@ class PartitionedTopics:
         with self._records.changing(name):
             found = await self._records.require(name)
             if not force:
-                async for index in in_slices(await self._records.existing(name, found.target)):
-                    self._deletion.check_unused(name.partition(index))
+                partitions = map(name.partition, await self._existing(name, found.target))
+                await for_each(partitions, self._deletion.check_unused_anywhere)
             marked = await self._records.mark(name, found, {"deleted": True})
             # From here on no partition is created any more.
-            partitions = map(name.partition, await self._records.existing(name, found.target))
-            await for_each(partitions, partial(self._deletion.delete_by_name, force=True))
+            partitions = map(name.partition, await self._existing(name, found.target))
+            await for_each(partitions, self._deletion.delete_anywhere)
             await self._policies.forget_grants(name)
             await self._deletion.forget_schema(name)
             await self._records.delete(name, marked.version)
             await self._policies.forget_records(name)
+
+    async def _existing(self, name: TopicName, count: int) -> Iterable[int]:
+        """Return the indexes of partitions that exist, or may exist."""
+        if name.is_persistent or self._deletion.elsewhere is None:
+            return await self._records.existing(name, count)
+        return range(count)  # only their brokers know which non-persistent ones are open
 
     async def forget_unused(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic that has no partitions any more."""

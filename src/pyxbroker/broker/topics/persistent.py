@@ -63,6 +63,10 @@ log = get_logger("pyxbroker.topic")
 T = TypeVar("T")
 
 LIMITS_MAX = 1_000  # different limits that are cached
+BOOKIES_WAIT_S = 20.0
+"""The time that a new producer waits for bookies before it is refused: less than clients wait for
+an answer. After a refusal a client comes back later and later.
+"""
 RETAIN_ALL = Retention(-1.0, -1)
 # Properties of the managed ledger that the broker uses itself.
 OWN_PROPERTIES = frozenset({EPOCH_PROPERTY, compacted_ledger.NAMES_PROPERTY})
@@ -133,16 +137,29 @@ class PersistentTopic(Topic):
             lack = self.managed_ledger.lack_of_bookies
             raise PersistenceError(f"Topic {self.name} cannot be written: {lack}.")
 
+    async def wait_for_bookies(self) -> None:
+        await self.managed_ledger.wait_for_bookies(BOOKIES_WAIT_S)
+
     async def store_epoch(self, epoch: int) -> None:
         """Store an epoch durably. Raises ManagedLedgerError, MetadataError."""
         await self.managed_ledger.put_property(EPOCH_PROPERTY, str(epoch))
         await super().store_epoch(epoch)
 
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
-        """Yield the stored entries from a position on, as read_log does."""
+        """Yield the stored entries from a position on, as read_log does; those that only the
+        compacted ledger has come first.
+        """
         from pyxbroker.broker.topics.log_reader import read_log
 
-        return read_log(self.managed_ledger, start, what)
+        log = self.managed_ledger
+        ledger_id = compacted_ledger.current(log)
+        if ledger_id is None or start > log.first_position():
+            return read_log(log, start, what)
+        from pyxbroker.broker.compaction.compacted import read_with_compacted
+
+        return read_with_compacted(
+            log.client, ledger_id, start, lambda position: read_log(log, position, what)
+        )
 
     async def append_message(self, entry: bytes) -> Position:
         """Append a message of the broker itself; return its position when it is durable.
@@ -775,10 +792,11 @@ class PersistentTopic(Topic):
             await self.deduplication.snapshot()
         await self.managed_ledger.truncate()
 
-    async def close(self) -> None:
-        self.fenced = True
-        self.disconnect()
-        await self.wait_disconnected()
+    def _answers_soon(self) -> bool:
+        managed_ledger = self.managed_ledger
+        return managed_ledger.failure is None and not managed_ledger.client.is_holding
+
+    async def _close_log(self) -> None:
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
@@ -834,7 +852,8 @@ def _limits_of(
 
 def quorums_of(persistence: Persistence) -> LedgerQuorums:
     """Return the quorums for the next ledger of a topic."""
-    return LedgerQuorums(persistence.ensemble, persistence.write_quorum, persistence.ack_quorum)
+    ensemble, write, ack, _, is_policy = persistence
+    return LedgerQuorums(ensemble, write, ack, is_policy)
 
 
 def _ignore(topic: PersistentTopic) -> None:

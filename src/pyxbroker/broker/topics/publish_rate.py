@@ -109,6 +109,15 @@ class PublishRate:
         producer.run_messages_max = max(int(min(messages) * RUN_S), 1) if messages else NO_MAX
         producer.run_bytes_max = max(int(min(sizes) * RUN_S), 1) if sizes else NO_MAX
 
+    def holds(self, connection: Connection) -> tuple[Rate | None, Rate | None]:
+        """Return the rates of the broker and of the topic that a connection waits for."""
+
+        def rate_of(limiter: PublishLimiter | None) -> Rate | None:
+            is_held = limiter is not None and limiter.is_waiting(connection.end_throttling)
+            return limiter.rate if limiter is not None and is_held else None
+
+        return rate_of(self._of_broker.publish), rate_of(self._of_topic)
+
     def release(self, connection: Connection) -> None:
         """Stop limiting a connection, since one of its producers was closed."""
         for limiter in self._limiters:

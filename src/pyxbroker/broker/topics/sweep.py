@@ -5,17 +5,22 @@ in batches of topics. A topic is opened only if work is due, and closed again af
 a client uses it. Topics are opened one at a time, with long pauses between them. For each namespace
 the sweep remembers when its first topic is due, and skips the namespace until then. Topics that
 were closed meanwhile are checked in any case.
+
+Among several brokers, each one checks the bundles that it owns, and the leader those that no broker
+owns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyxbroker.base.bundles import Bundle, hash_of
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import in_slices
@@ -61,6 +66,7 @@ NOT_APPLIED = "the policies of a closed topic were not applied"
 class _Namespace(NamedTuple):
     policies: Policies  # at the last check
     changes: int  # of the policies that its topics set for themselves, at the last check
+    bundles: tuple[Bundle, ...] | None  # that were checked; None: all
     due_ms: float  # the earliest time at which work is due
 
 
@@ -89,6 +95,8 @@ class Sweep:
         self._work_since = 0.0  # CPU time of the loop at the last pause
         self._since = 0.0  # time of the last pause
         self.wall_clock = time.time
+        self.bundles: Callable[[str], Awaitable[tuple[Bundle, ...]]] | None = None
+        """A function that returns the bundles of a namespace that this broker checks; None: all."""
         registry.on_closed.append(self._on_closed)
 
     async def run(self) -> None:
@@ -97,6 +105,7 @@ class Sweep:
         async for name in self._names():
             try:
                 policies, changes = await self._policies.of_namespace(NamespaceName.get(name))
+                bundles = None if self.bundles is None else await self.bundles(name)
             except NamespaceNotFound:
                 # The namespace is being deleted with all its topics.
                 self.forget(name)
@@ -111,13 +120,13 @@ class Sweep:
             closed = self._closed.pop(name, set())
             if (
                 known is None
-                or known[:2] != (policies, changes)
+                or known[:3] != (policies, changes, bundles)
                 or known.due_ms <= self.wall_clock() * 1000
             ):
-                due_ms = await self._check_namespace(name)
+                due_ms = await self._check_namespace(name, bundles)
             else:
-                due_ms = min(known.due_ms, await self._check_topics(closed))
-            self._namespaces[name] = _Namespace(policies, changes, due_ms)
+                due_ms = min(known.due_ms, await self._check_topics(closed, bundles))
+            self._namespaces[name] = _Namespace(policies, changes, bundles, due_ms)
             await self._pause()
 
     def _on_closed(self, topic: Topic) -> None:
@@ -141,17 +150,21 @@ class Sweep:
             for namespace in await self._store.children(f"{paths.MANAGED_LEDGERS}/{tenant}"):
                 yield f"{tenant}/{namespace}"
 
-    async def _check_namespace(self, namespace: str) -> float:
+    async def _check_namespace(self, namespace: str, bundles: tuple[Bundle, ...] | None) -> float:
         """Check each topic of a namespace; return when the next one is due, in ms since 1970."""
         nodes = await self._store.children(paths.managed_ledgers(namespace))
         names = (topic_of_node(PERSISTENT, namespace, encoded) for encoded in nodes)
-        return await self._check_topics(name for name in names if name is not None)
+        return await self._check_topics((name for name in names if name is not None), bundles)
 
-    async def _check_topics(self, names: Iterable[TopicName]) -> float:
-        """Check topics, open ones excepted; return when the next one is due."""
+    async def _check_topics(
+        self, names: Iterable[TopicName], bundles: tuple[Bundle, ...] | None
+    ) -> float:
+        """Check the topics of bundles, open ones excepted; return when the next one is due."""
         next_ms = inf
         left = iter(names)
         while some := list(islice(left, TOPICS_PER_READ)):
+            if bundles is not None:
+                some = [name for name in some if _is_in(name, bundles)]
             for name, due_ms in await self._first_due(some):
                 if due_ms <= self.wall_clock() * 1000:
                     # The nodes may have changed during the work for other topics.
@@ -266,6 +279,11 @@ class Sweep:
         if pause_s >= WORK_S * PAUSE_SHARE:
             await asyncio.sleep(min(pause_s, PAUSE_MAX_S))
             self._begin_work()
+
+
+def _is_in(name: TopicName, bundles: tuple[Bundle, ...]) -> bool:
+    at = bisect_right(bundles, (hash_of(name), inf)) - 1
+    return at >= 0 and name in bundles[at]
 
 
 # --- times at which work is due ---------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -23,12 +23,14 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
-from pyxbroker.base.slices import Steps
+from pyxbroker.base.slices import Steps, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands.replies import NOWHERE
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.subscriptions.subscription import (
     COUNTED_PER_STEP,
     Subscription,
@@ -58,10 +60,13 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import ConsumerKey, SubscribeLimiter
+    from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.topic")
 
 NO_RATE = Rate()
+RECEIPTS_TIMEOUT_S = 2.0  # of a topic that is closed, for the entries that are being stored
+NOTICES_TIMEOUT_S = 2.0  # after which clients of a topic that takes long to close are notified
 NO_DISPATCH_RATE = DispatchRate()
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
@@ -96,6 +101,8 @@ class Topic:
     auto_consumer_count = 0  # consumers of AUTO_CONSUME, which accept any schema
     access: ProducerAccess | None = None  # once a producer has requested exclusive access
     being_deleted = False
+    _notices: deque[replies.ClosedNotice] | None = None  # held back while the topic is being closed
+    _notices_timer: asyncio.TimerHandle | None = None
     compacted: CompactedLedger | None = None  # once the topic was compacted
     compaction: Compaction | None = None  # created by the first request for compaction
     deduplication: Deduplication | None = None  # while a policy requires it
@@ -440,6 +447,10 @@ class Topic:
         """The number of times that a publish rate has stopped reading a connection."""
         return 0 if self._publish_rate is None else self._publish_rate.limited
 
+    def publish_rates_of(self, connection: Connection) -> tuple[Rate | None, Rate | None]:
+        """Return the publish rates of the broker and of the topic that a connection waits for."""
+        return (None, None) if self._publish_rate is None else self._publish_rate.holds(connection)
+
     # --- subscriptions ------------------------------------------------------------------------
 
     async def subscribe(self, request: SubscribeRequest) -> Subscription:
@@ -587,6 +598,9 @@ class Topic:
 
     # --- the end ------------------------------------------------------------------------------
 
+    async def wait_for_bookies(self) -> None:
+        """Wait for a while if the topic cannot be written until more bookies are there."""
+
     async def check_quotas(self) -> None:
         """Raise the error for a producer that is opened while a backlog quota is exceeded."""
 
@@ -666,9 +680,47 @@ class Topic:
 
     def close_producer(self, producer: Producer) -> None:
         """Disconnect one producer; its client may open it again."""
-        producer.connection.send_frame(replies.close_producer(producer.producer_id))
         producer.forget()
+        self.notify_closed(replies.ClosedNotice(producer.connection, producer.producer_id, True))
         self.remove_producer(producer)
+
+    # A client that has to look the topic up while it is being closed is refused, and waits longer
+    # after each refusal. So clients are notified when the topic can be opened again.
+
+    async def stop_publishing(self) -> None:
+        """Drop further SENDs, and wait until the earlier ones are answered.
+
+        Clients send the dropped ones again after CLOSE_PRODUCER.
+        """
+        async for producer in in_slices(list(self.producers.values())):
+            producer.forget()
+        await asyncio.sleep(0)  # in which the last SENDs are published
+        pending = [each for each in self.producers.values() if each.pending_sends]
+        if pending:
+            idle = asyncio.ensure_future(_wait_idle(pending))
+            if not (await asyncio.wait([idle], timeout=RECEIPTS_TIMEOUT_S))[0]:
+                idle.cancel()
+
+    def hold_notices(self) -> None:
+        """Hold back the notices to clients until send_notices is called, or for a while."""
+        self._notices = deque()
+        self._notices_timer = self.loop.call_later(NOTICES_TIMEOUT_S, self.send_notices)
+
+    def send_notices(self, owner: Addresses = NOWHERE) -> None:
+        """Begin to send the notices that were held back. `owner`: the next broker of the topic."""
+        held, self._notices = self._notices, None
+        timer, self._notices_timer = self._notices_timer, None
+        if timer is not None:
+            timer.cancel()
+        if held:
+            self.call_in_slices(partial(each.send, owner) for each in held)
+
+    def notify_closed(self, notice: replies.ClosedNotice) -> None:
+        """Notify a client that a producer or consumer, whose id is not in use now, is closed."""
+        if self._notices is None:
+            notice.send()
+        else:
+            self._notices.append(notice)
 
     @property
     def is_gone(self) -> bool:
@@ -678,8 +730,30 @@ class Topic:
     async def settle(self) -> None:
         """Wait until no operation of a closed topic is under way."""
 
-    async def close(self) -> None:
-        """Disconnect the clients, make all entries durable and close the log."""
+    async def close(self, is_moving: bool = False) -> None:
+        """Answer the SENDs so far, disconnect the clients, and close the log.
+
+        `is_moving`: the caller notifies the clients afterwards (send_notices).
+        """
+        self.fenced = True
+        try:
+            if self._answers_soon():
+                await self.stop_publishing()
+            self.hold_notices()
+            self.disconnect()
+            await self.wait_disconnected()
+            await self._close_log()
+        finally:
+            if not is_moving:
+                self.send_notices()
+        await self.wait_disconnected()
+
+    def _answers_soon(self) -> bool:
+        """Return True if the SENDs so far will be answered soon."""
+        return True
+
+    async def _close_log(self) -> None:
+        """Make all entries durable and close the log."""
         raise NotImplementedError
 
     @property
@@ -733,6 +807,11 @@ class Topic:
     def all_subscriptions(self) -> list[Subscription]:
         """Return the durable and the non-durable subscriptions."""
         return [*self.subscriptions.values(), *self._readers.values()]
+
+
+async def _wait_idle(producers: Iterable[Producer]) -> None:
+    for each in producers:
+        await each.idle()
 
 
 def count_from(address: str, clients: Iterable[Producer | Consumer]) -> int:

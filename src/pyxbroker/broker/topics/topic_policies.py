@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from pyxbroker.base.errors import (
@@ -30,6 +30,7 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.metadata.store import MetadataError
 from pyxbroker.policies.change_events import (
     EVENT_BYTES_MAX,
     TopicRecord,
@@ -47,12 +48,30 @@ ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # an event and its metadata, which includ
 RECORDS_MAX = 100_000  # of the topics of one namespace
 RECORDS_BYTES_MAX = 64 << 20  # of the entries with these records
 FIRST = Position(-1, -1)
+POLL_S = 1.0
+"""Time between two reads of a topic of change events that another broker serves."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
+PublishElsewhere = Callable[[TopicName, str, bytes | None, tuple[str, ...]], Awaitable[None]]
 
 
 class TopicOpener(Protocol):
     """The methods of TopicLoader that open the topics of change events."""
+
+    async def exists_when_opened(self, name: TopicName) -> bool:
+        """Return True if the topic exists."""
+
+    @property
+    def is_alone(self) -> bool:
+        """True if this broker serves all topics."""
+
+    async def is_served(self, name: TopicName) -> bool:
+        """Return True if this broker serves a topic, as opposed to another one or none."""
+
+    def read_unowned(
+        self, name: TopicName, start: Position
+    ) -> AsyncIterator[tuple[Position, bytes]]:
+        """Yield the entries of a topic that another broker serves, from a position on."""
 
     async def get(self, name: TopicName, create: bool) -> Topic:
         """Return a topic, opened if necessary."""
@@ -69,6 +88,9 @@ class _Events:
         self.position = FIRST  # of the next entry to read
         self.reading = asyncio.Lock()
         self.topic: PersistentTopic | None = None
+        """The open topic; None while another broker serves it, or none."""
+        self.is_deleted = False
+        self.is_failing = False  # the last attempt to follow failed, and this was logged
 
 
 class _Namespace:
@@ -102,6 +124,10 @@ class TopicPolicies:
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._can_read = False  # the Avro library is imported
+        self._polling: asyncio.Task[None] | None = None
+        self.publish_elsewhere: PublishElsewhere | None = None
+        """A function that publishes to a topic of change events which another broker serves; None
+        if this broker serves all topics. Raises ServiceNotReady."""
 
     def is_loaded(self, name: str) -> bool:
         """Return True if all records of a namespace were read."""
@@ -122,6 +148,11 @@ class TopicPolicies:
                 whole, count = await self._event_topics(name)
                 async for index in in_slices(range(max(count, 1))):
                     each = whole.partition(index) if count else whole
+                    if not await self._opener.exists_when_opened(each):
+                        continue
+                    if not await self._opener.is_served(each):
+                        await self._catch_up(_events_of(namespace, each))
+                        continue
                     try:
                         await self._open(namespace, each, create=False)
                     except NamespaceNotFound:
@@ -131,12 +162,14 @@ class TopicPolicies:
                         continue
             except NamespaceNotFound:
                 raise
-            except (PulsarError, LedgerError) as error:
+            except (PulsarError, LedgerError, MetadataError) as error:
                 log.error("the policies of topics cannot be read now", namespace=name, error=error)
                 raise ServiceNotReady(
                     f"The policies of the topics of namespace {name} cannot be read now."
                 ) from error
             namespace.is_loaded = True
+        if self._polling is None and not self._opener.is_alone:
+            self._polling = asyncio.ensure_future(self._poll())
         return namespace
 
     def fields(self, name: TopicName, is_global: bool) -> dict[str, Any]:
@@ -186,11 +219,18 @@ class TopicPolicies:
         namespace = self._namespaces.setdefault(
             topic.name.namespace, _Namespace(topic.name.namespace)
         )
-        events = namespace.events.setdefault(topic.name, _Events(topic.name))
+        events = _events_of(namespace, topic.name)
         events.topic = topic
         topic.add_confirm_listener(_Listener(lambda: self._follow(events)))
         if namespace.is_loaded:
             self._follow(events)
+
+    def on_closed(self, topic: Topic) -> None:
+        """Note that a topic of change events was closed; another broker may serve it now."""
+        namespace = self._namespaces.get(topic.name.namespace)
+        events = None if namespace is None else namespace.events.get(topic.name)
+        if events is not None and events.topic is topic:
+            events.topic = None
 
     async def on_deleted(self, name: TopicName) -> None:
         """Drop the records that were read from a deleted topic of change events.
@@ -201,7 +241,8 @@ class TopicPolicies:
         events = None if namespace is None else namespace.events.pop(name, None)
         if namespace is None or events is None:
             return
-        events.topic = None  # ends reading
+        events.topic = None
+        events.is_deleted = True  # ends reading
         async for key in in_slices(
             [key for key, (where, _) in namespace.records.items() if where is events]
         ):
@@ -217,21 +258,36 @@ class TopicPolicies:
             del self._namespaces[name]
 
     async def close(self) -> None:
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *([self._polling] if self._polling is not None else ())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- writing ------------------------------------------------------------------------------
 
     async def _write(
         self, namespace: _Namespace, name: TopicName, is_global: bool, value: bytes | None
     ) -> None:
-        from pyxbroker.proto import PulsarApi as pb
-
         key = key_of(name, is_global)
         whole, count = await self._event_topics(name.namespace_name)
         target = whole.partition(java_hash(key) % count) if count else whole
-        events = await self._open(namespace, target, create=True)
+        replicate_to = () if is_global else (self._cluster,)
+        try:
+            events = await self._open(namespace, target, create=True)
+        except ServiceNotReady:
+            if self.publish_elsewhere is None or await self._opener.is_served(target):
+                raise
+            await self.publish_elsewhere(target, key, value, replicate_to)
+            events = _events_of(namespace, target)
+        else:
+            await self._append(events, key, value, replicate_to)
+        await self._catch_up(events)
+
+    async def _append(
+        self, events: _Events, key: str, value: bytes | None, replicate_to: tuple[str, ...]
+    ) -> None:
+        from pyxbroker.proto import PulsarApi as pb
+
         metadata = pb.MessageMetadata(
             producer_name=f"{self._cluster}-policies",
             sequence_id=0,
@@ -240,11 +296,9 @@ class TopicPolicies:
         )
         if value is None:
             metadata.null_value = True
-        if not is_global:
-            metadata.replicate_to.append(self._cluster)
+        metadata.replicate_to.extend(replicate_to)
         assert events.topic is not None
         await events.topic.append_message(write_message(metadata, value or b""))
-        await self._catch_up(events)
 
     async def _event_topics(self, name: NamespaceName) -> tuple[TopicName, int]:
         """Return the topic of a namespace's events, and its number of partitions (0 for none)."""
@@ -267,12 +321,42 @@ class TopicPolicies:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _poll(self) -> None:
+        """Follow the topics of change events that other brokers serve."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            async for namespace in in_slices(list(self._namespaces.values())):
+                if not namespace.is_loaded:
+                    continue
+                try:
+                    await self._follow_unowned(namespace)
+                except (PulsarError, MetadataError) as error:
+                    log.warning("topic policies may be outdated", namespace=namespace.name,
+                                error=error)  # fmt: skip
+
+    async def _follow_unowned(self, namespace: _Namespace) -> None:
+        whole, count = await self._event_topics(NamespaceName.get(namespace.name))
+        for index in range(max(count, 1)):
+            name = whole.partition(index) if count else whole
+            events = namespace.events.get(name)
+            if events is not None and (events.topic is not None or events.reading.locked()):
+                continue
+            if await self._opener.exists_when_opened(name):
+                self._follow(_events_of(namespace, name))
+            elif events is not None:
+                await self.on_deleted(name)
+
     async def _keep_up(self, events: _Events) -> None:
         try:
             await self._catch_up(events)
-        except LedgerError as error:
-            # Reading resumes from there with the next event or the next opening.
-            log.error("the policies of topics cannot be read now", topic=events.name, error=error)
+            events.is_failing = False
+        except (LedgerError, MetadataError) as error:
+            # Reading resumes from there with the next event, opening or poll.
+            if not events.is_failing:
+                log.error(
+                    "the policies of topics cannot be read now", topic=events.name, error=error
+                )
+            events.is_failing = True
         except Exception as error:
             log.failure("policies of topics were not applied", error, topic=events.name)
 
@@ -282,11 +366,12 @@ class TopicPolicies:
         slices = Slices()
         async with events.reading:
             topic = events.topic
-            if topic is None:
-                return
-            entries = topic.read_from(events.position, "policies of topics")
+            if topic is not None:
+                entries = topic.read_from(events.position, "policies of topics")
+            else:
+                entries = self._opener.read_unowned(events.name, events.position)
             async for position, entry in entries:
-                if events.topic is None:
+                if events.is_deleted or events.topic is not topic:
                     return
                 self._take(events, position, entry)
                 events.position = Position(position.ledger_id, position.entry_id + 1)
@@ -314,7 +399,9 @@ class TopicPolicies:
         if topic.namespace != name.namespace:
             log.error("an event names a topic of another namespace", topic=name, position=position)
             return
-        namespace = self._namespaces[name.namespace]
+        namespace = self._namespaces.get(name.namespace)
+        if namespace is None:
+            return
         fields = None if record is None else record.fields
         self._set(namespace, events, (topic, is_global), fields, len(entry))
 
@@ -353,6 +440,10 @@ class TopicPolicies:
             len(records) + (key not in records) <= RECORDS_MAX
             and namespace.records_bytes - before + size <= RECORDS_BYTES_MAX
         )
+
+
+def _events_of(namespace: _Namespace, name: TopicName) -> _Events:
+    return namespace.events.setdefault(name, _Events(name))
 
 
 class _Listener:

@@ -71,6 +71,7 @@ class Topics:
             records = TopicPolicies(config.clusterName, loader, partitions, self._policies)
             policies.set_records(records)
             registry.on_opened.append(records.on_opened)
+            registry.on_closed.append(records.on_closed)
         self.deletion = deletion = TopicDeletion(
             store, registry, loader, policies, partitions, lambda: self.schemas
         )

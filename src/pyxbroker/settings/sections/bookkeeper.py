@@ -15,6 +15,13 @@ class BookKeeper(Section, title="BookKeeper"):
     bookkeeperClientTimeoutInSeconds: int = setting(
         30, "Time after which a bookie that has not answered has failed.", unit="s", minimum=1
     )
+    bookkeeper_addEntryTimeoutSec: int = setting(
+        5,
+        "Time after which a bookie that keeps the oldest entry of a ledger waiting is replaced in"
+        " that ledger. In Pulsar this is bookkeeperClientTimeoutInSeconds.",
+        unit="s",
+        minimum=1,
+    )
     bookkeeperTLSClientAuthentication: bool = setting(
         False, "Use TLS to bookies, with a certificate of the broker."
     )
@@ -59,6 +66,20 @@ class BookKeeper(Section, title="BookKeeper"):
     )
     managedLedgerCacheEvictionTimeThresholdMillis: int = limit(
         1000, "Age after which an entry is evicted from the cache.", unit="ms", dynamic=True
+    )
+    ledgerGarbageCollectionIntervalInSeconds: int = limit(
+        3600,
+        "Time between two scans for ledgers that a crash of a broker has left behind. A ledger is"
+        " deleted if no topic, subscription or schema names it in two scans in a row. 0 disables"
+        " them. They are also disabled if bookkeeperMetadataServiceUri is another place than the"
+        " metadata store, since several clusters may share the ledgers there.",
+        unit="s",
+    )
+    ledgerGarbageCollectionOfOtherBrokers: bool = setting(
+        False,
+        "Also delete such ledgers of topics and subscriptions if Apache Pulsar's brokers or older"
+        " releases of pyxbroker have created them. Only for bookies that store no topics of another"
+        " cluster.",
     )
     zookeeperSessionExpiredPolicy: str = setting(
         "reconnect",

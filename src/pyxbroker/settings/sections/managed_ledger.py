@@ -62,8 +62,9 @@ class ManagedLedger(Section, title="Managed ledger"):
     )
     managedLedgerMaxUnackedRangesToPersist: int = setting(
         10_000,
-        "Largest number of acknowledged ranges for which a cursor's state is stored in Pulsar's"
-        " format. A state with more ranges is in a format of our own; ranges are never dropped.",
+        "Largest number of acknowledged ranges for which `standalone` stores a cursor's state in"
+        " Pulsar's format. A state with more ranges is in a format of our own; ranges are never"
+        " dropped. On Apache's bookies every state that fits into an entry is in Pulsar's format.",
     )
     managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = setting(
         1000,

@@ -1,0 +1,154 @@
+"""`pyxbroker why`: asks a broker why a topic or a subscription does not move.
+
+Exit codes: 0 if the broker has answered, whatever the answer is; 1 if it has not, or if the topic
+or the subscription does not exist; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.cli import Parser, fail
+from pyxbroker.client.admin import AdminClient, topic_path
+from pyxbroker.client.authentication import Authentication, TokenAuthentication, method_named
+from pyxbroker.client.errors import ClientError, ConnectionFailed, HttpRefused
+from pyxbroker.client.settings import ClientSettings
+from pyxbroker.client.tls import TlsSettings
+
+ABOUT = """\
+Print why a topic takes no messages, or why a subscription does not get any.
+
+The answer is one sentence and its evidence. Without SUBSCRIPTION it is about the
+topic and its producers, with one line for each subscription. The topic is not
+opened for it.
+
+Examples:
+  pyxbroker why orders
+  pyxbroker why persistent://shop/eu/orders billing --admin-url https://broker:8443
+  pyxbroker why orders billing --token file:///etc/admin.jwt --output json
+"""
+
+NOT_FOUND = 404
+TIMEOUT_S = 30.0
+
+
+def command(arguments: Sequence[str]) -> None:
+    options = _parser().parse(arguments)
+    try:
+        path = topic_path(options.topic, _resource(options.subscription))
+    except InvalidTopicName as error:
+        fail(str(error))
+    try:
+        answer = asyncio.run(_ask(options, path))
+    except HttpRefused as error:
+        if (
+            error.status == NOT_FOUND
+            and "exist" not in error.reason
+            and "found" not in error.reason
+        ):
+            fail(f"{options.admin_url} does not know this question: it is not a pyxbroker.")
+        fail(error.reason if error.status == NOT_FOUND else str(error))
+    except ConnectionFailed as error:
+        fail(f"No broker answers: {error}")
+    except ClientError as error:
+        fail(str(error))
+    if options.output == "json":
+        print(json.dumps(answer, indent=2))
+    else:
+        for line in _lines(answer):
+            print(line)
+
+
+def _parser() -> Parser:
+    parser = Parser("why", ABOUT, "[OPTIONS] TOPIC [SUBSCRIPTION]")
+    parser.add_argument("topic", metavar="TOPIC", help="The topic, or one of its partitions.")
+    parser.add_argument("subscription", metavar="SUBSCRIPTION", nargs="?", help="A subscription.")
+    add = parser.options.add_argument
+    add(
+        "--admin-url",
+        metavar="URL",
+        default="http://localhost:8080",
+        help="http:// or https://host:port of any broker [%(default)s].",
+    )
+    add("--output", choices=("text", "json"), default="text", help="text or json [%(default)s].")
+    add("--token", metavar="TOKEN", help="A token, or file:///path of one.")
+    add("--auth-plugin", metavar="CLASS", help="Another kind of login, as in pulsar-admin.")
+    add("--auth-params", metavar="TEXT", default="", help="The parameters of that login.")
+    add("--tls-trust-cert-path", metavar="FILE", help="PEM file of trusted authorities.")
+    add("--tls-allow-insecure", action="store_true", help="Accept any certificate.")
+    return parser
+
+
+def _resource(subscription: str | None) -> str:
+    return "why" if subscription is None else f"subscription/{quote(subscription, safe='')}/why"
+
+
+async def _ask(options: Namespace, path: str) -> dict[str, Any]:
+    tls = TlsSettings(
+        options.tls_trust_cert_path,
+        "--tls-trust-cert-path",
+        accept_untrusted=options.tls_allow_insecure,
+    )
+    settings = ClientSettings(
+        options.admin_url, _authentication(options), tls, operation_timeout_s=TIMEOUT_S
+    )
+    async with AdminClient(settings) as client:
+        answer = await client.get(path)
+    if not isinstance(answer, dict):
+        raise ClientError(f"{options.admin_url} answered with something else.")
+    return answer
+
+
+def _authentication(options: Namespace) -> Authentication:
+    """Return the login that the options describe. Raises BadSetting."""
+    if options.token is not None:
+        return TokenAuthentication("--token", options.token)
+    if options.auth_plugin is None:
+        return Authentication()
+    method = method_named(options.auth_plugin)
+    if method is None:
+        fail(f"--auth-plugin {options.auth_plugin} is not known")
+    return method("--auth-params", options.auth_params)
+
+
+def _refusal(url: str, error: HttpRefused) -> str:
+    if error.status != NOT_FOUND:
+        return str(error)
+    if any(word in error.reason for word in ("exist", "found", "deleted")):
+        return error.reason
+    return f"{url} does not know this question, so it is not a pyxbroker"
+
+
+def _lines(answer: dict[str, Any]) -> Iterator[str]:
+    yield _shown(answer.get("sentence"))
+    yield ""
+    names = ("reason", "topic", "subscription", "owner", "since")
+    width = max(map(len, (*names, *answer.get("evidence", ()))))
+    for name in names:
+        if name in answer:
+            yield f"{name:{width}}  {_shown(answer[name])}"
+    for name, value in answer.get("evidence", {}).items():
+        if not isinstance(value, list):
+            yield f"{name:{width}}  {_shown(value)}"
+            continue
+        for number, each in enumerate(value):
+            yield f"{'' if number else name:{width}}  {_shown(each)}"
+    subscriptions = answer.get("subscriptions", [])
+    if subscriptions:
+        yield ""
+        yield "Subscriptions:"
+    for each in subscriptions:
+        yield f"  {_shown(each['subscription'])}: {each['reason']}: {_shown(each['sentence'])}"
+
+
+def _shown(value: object) -> str:
+    """Return a value as text in one line."""
+    if isinstance(value, str) and value.isprintable():
+        return value
+    return json.dumps(value)

@@ -1,0 +1,133 @@
+"""Requests to the other brokers of the cluster, over REST and the binary protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.listeners import Addresses
+from pyxbroker.broker.lookup import Redirect
+from pyxbroker.broker.peers import CALLER, Ask, PeerRefused
+from pyxbroker.client.admin import follow, json_of, refuse_errors
+from pyxbroker.client.authentication import Authentication, method_named
+from pyxbroker.client.client import Client
+from pyxbroker.client.entries import OutgoingMessage
+from pyxbroker.client.errors import BadSetting, ClientError, HttpRefused
+from pyxbroker.client.http import HttpConnections
+from pyxbroker.client.producer import ProducerSettings
+from pyxbroker.client.settings import ClientSettings
+from pyxbroker.client.tls import TlsSettings
+from pyxbroker.settings.config import Config
+
+HOPS_MAX = 5
+ANSWER_TIMEOUT_S = 60.0
+"""Time limit of one answer, and of a message to be stored."""
+CONNECT_TIMEOUT_S = 5.0
+IN_PARALLEL_MAX = 64
+"""Requests to other brokers that wait for an answer."""
+UNAUTHORIZED = 401
+
+
+class ClusterPeers:
+    """The requests of one broker (`Peers` of broker/peers.py)."""
+
+    def __init__(self, config: Config, addresses: Addresses) -> None:
+        """Read the login of the settings. Raises ConfigError if it is invalid."""
+        login = _login_of(config)
+        self._has_login = login is not None
+        self._authentication = login or Authentication()
+        tls = TlsSettings(
+            config.brokerClientTrustCertsFilePath or None,
+            "brokerClientTrustCertsFilePath",
+            accept_untrusted=config.tlsAllowInsecureConnection,
+            verify_host=config.tlsHostnameVerificationEnabled,
+        )
+        own = self._authentication.certificate()
+        self._is_tls = config.brokerClientTlsEnabled
+        self._http = HttpConnections(lambda: tls.context(own), CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
+        self._settings = ClientSettings(
+            addresses.broker_url_tls if self._is_tls else addresses.broker_url,
+            self._authentication,
+            tls,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+        )
+        self._client: Client | None = None
+        self._in_parallel = asyncio.Semaphore(IN_PARALLEL_MAX)
+
+    async def ask(self, to: Redirect, request: Ask) -> Any:
+        url = self._web_url(to.urls)
+        if not url:
+            raise ServiceNotReady(
+                "Another broker answers this, and it has no web port that this broker may use"
+                " (brokerClientTlsEnabled)."
+            )
+        async with self._in_parallel:
+            try:
+                headers = {"Accept": "application/json"} | await self._login()
+                if request.content_type:
+                    headers["Content-Type"] = request.content_type
+                exchange = follow(
+                    self._http, request.method, url + request.target, headers, request.body,
+                    HOPS_MAX,
+                )  # fmt: skip
+                return json_of(refuse_errors(await exchange))
+            except HttpRefused as error:
+                reason = error.reason
+                if error.status == UNAUTHORIZED and not self._has_login:
+                    reason += f" (asked of {url}; see brokerClientAuthenticationPlugin)"
+                raise PeerRefused(error.status, reason) from error
+            except ClientError as error:
+                raise ServiceNotReady(
+                    f"The broker at {url}, which answers this, cannot be asked: {error}"
+                ) from error
+
+    async def publish(
+        self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
+    ) -> None:
+        if self._client is None:
+            self._client = Client(self._settings)
+        settings = ProducerSettings(send_timeout_s=ANSWER_TIMEOUT_S)
+        try:
+            producer = await self._client.producer(str(topic), settings)
+            try:
+                await producer.send(OutgoingMessage(value, key, replicate_to=replicate_to))
+            finally:
+                await producer.close()
+        except ClientError as error:
+            raise ServiceNotReady(
+                f"Another broker serves {topic}, and this broker cannot publish there: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+        if self._client is not None:
+            self._client.close()
+
+    def _web_url(self, urls: Addresses) -> str:
+        return urls.web_url_tls if self._is_tls else urls.web_url
+
+    async def _login(self) -> dict[str, str]:
+        """Return this broker's own credentials, or those of the request that is being answered."""
+        if not self._has_login:
+            return dict(CALLER.get({}))
+        value = self._authentication.header_of(await self._authentication.current_credentials())
+        return {"Authorization": value} if value else {}
+
+
+def _login_of(config: Config) -> Authentication | None:
+    """Return the login of this broker at other brokers, None without one. Raises ConfigError."""
+    plugin = config.brokerClientAuthenticationPlugin
+    if plugin.rpartition(".")[2] in ("", "AuthenticationDisabled"):
+        return None
+    method = method_named(plugin)
+    if method is None:
+        raise ConfigError(f"brokerClientAuthenticationPlugin: {plugin!r:.100} is not known.")
+    parameters = config.brokerClientAuthenticationParameters
+    try:
+        return method("brokerClientAuthenticationParameters", parameters)
+    except BadSetting as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,150 @@
+"""The part of a broker that makes it one of the brokers of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyxbroker.base import bundles
+from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.listeners import Addresses
+from pyxbroker.broker.lookup import Redirect
+from pyxbroker.broker.peers import Ask, PeerRefused
+from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, owner_value
+from pyxbroker.cluster.brokers import RegisteredBrokers
+from pyxbroker.cluster.duties import Duties
+from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
+from pyxbroker.cluster.load_report import starting_report
+from pyxbroker.cluster.lookup import ClusterOwnership
+from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.peers import ClusterPeers
+from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
+from pyxbroker.cluster.topics_elsewhere import ClusterTopics
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.stats.load import Load
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
+
+log = get_logger("pyxbroker.cluster")
+
+PULSAR_VERSION = "4.2.4"
+"""The version that this broker registers: other brokers compare versions."""
+RESIGN_TIMEOUT_S = 1.0
+
+
+class ClusterMember:
+    """The registration of a broker, its bundles, and its part in the election of the leader."""
+
+    def __init__(self, broker: Broker, metadata: MetadataStore) -> None:
+        self.broker = broker
+        self._metadata = metadata
+        report = starting_report(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
+        self.registration = BrokerRegistration(
+            metadata, broker.broker_id, report.fields(), broker.fail
+        )
+        self.registered = RegisteredBrokers(metadata)
+        self.owned = BundleOwnership(metadata, owner_value(broker.listeners), self._close_bundle)
+        url = broker.addresses.web_url or broker.addresses.web_url_tls
+        self.election = Election(metadata, Leader(broker.broker_id, url))
+        boundaries = broker.namespaces.boundaries
+        self.duties = Duties(metadata, boundaries, self.owned, self.election)
+        self._taking_back: asyncio.Task[None] | None = None
+        self.load_manager = LoadManager(
+            *(broker, self.registered, self.owned, self.election, self.registration, report),
+            Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
+            self._put,
+        )
+        self.peers = ClusterPeers(broker.config, broker.addresses)
+
+    async def check(self, on_wait: Callable[[str], None]) -> None:
+        """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
+        check_load_manager(self.broker.config.loadManagerClassName)
+        await self.registration.check_alone(on_wait)
+
+    async def join(self) -> None:
+        """Take part in the cluster: from now on this broker gets bundles. Raises AnotherBroker and
+        MetadataError.
+        """
+        broker, metadata = self.broker, self._metadata
+        # A migration of the metadata to another store waits for all participants. This broker does
+        # not take part in one, so its node makes the migration fail instead of passing it by.
+        await metadata.put(paths.MIGRATION_PARTICIPANT_PREFIX, b"", ephemeral=True, sequential=True)
+        await self.registered.start()
+        self.owned.start()
+        self.election.start()
+        await self.load_manager.start()
+        broker.ownership = ClusterOwnership(
+            broker.broker_id,
+            broker.namespaces.boundaries,
+            self.owned,
+            self.election,
+            self.registered,
+            self.load_manager.choose,
+            self.load_manager.plan,
+        )
+        broker.topics.loader.check_served = broker.check_served
+        broker.topics.sweep.bundles = self.duties.bundles
+        if broker.topics.policies.has_records:
+            broker.topics.policies.records.publish_elsewhere = self.peers.publish
+        broker.topics.deletion.elsewhere = ClusterTopics(broker.ownership, self.peers)
+        broker.peers = self.peers
+        broker.cluster = self
+        await self.registration.acquire()
+        self._taking_back = asyncio.ensure_future(self.owned.take_back())
+
+    # --- as ClusterView (broker/peers.py) describes ---------------------------------------------
+
+    def brokers(self) -> dict[str, Addresses]:
+        found = self.registered.reports.items()
+        return {name: addresses_of(report.fields, OF_BROKER) for name, report in found}
+
+    def leader(self) -> Leader | None:
+        return self.election.leader
+
+    def owned_bundles(self) -> list[tuple[str, str]]:
+        return [(each.namespace, each.range) for each in self.owned.owned()]
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Give up all bundles, one after the other; other brokers take them."""
+        await self.registration.release()
+        await self.owned.release_all()
+
+    async def close(self) -> None:
+        """End what is bound to the session."""
+        self.peers.close()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
+        if self._taking_back is not None:
+            self._taking_back.cancel()
+        await self.owned.close()
+        await self.registered.close()
+        self.load_manager.close()
+        await self.registration.release()
+
+    async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
+        parsed = bundles.parse(bundle.range)
+        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed)
+        return partial(self._notify_clients, topics)
+
+    def _notify_clients(self, topics: list[Topic]) -> None:
+        """Notify the clients of closed topics, whose bundle is without an owner now."""
+        for topic in topics:
+            topic.send_notices()
+
+    async def _put(self, to: Addresses, path: str) -> None:
+        """Send a PUT request to a broker. Raises OwnerFailed."""
+        try:
+            await self.peers.ask(Redirect(to, False), Ask("PUT", path))
+        except (PeerRefused, ServiceNotReady) as error:
+            raise OwnerFailed(str(error)) from error
