@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from harness.apache_broker import ApacheBroker
 from harness.bookies import Bookie
-from harness.brokers import BrokerFailed, ClusterBroker, pyxbroker_command
+from harness.brokers import Broker, BrokerFailed, ClusterBroker, pyxbroker_command
 from tests.zookeeper_server import ZooKeeperServer
 
 CLUSTER = "east"
@@ -29,7 +30,7 @@ class Cluster:
             self.metadata, self.shared = f"zk:{address}/pulsar", f"zk:{address}/shared"
             self.ledgers = f"zk+hierarchical://{address}/bookies/ledgers"
         self.bookies = [self._bookie(number) for number in range(bookies)]
-        self.brokers: list[ClusterBroker] = []
+        self.brokers: list[Broker] = []
 
     def _bookie(self, number: int) -> Bookie:
         settings = {"metadataServiceUri": self.ledgers} if self.ledgers else None
@@ -66,16 +67,21 @@ class Cluster:
             raise BrokerFailed(f"the metadata was not created:\n{done.stdout}")
         return done.stdout
 
-    def broker(
-        self, name: str = "broker", kind: str = "pyxbroker", **settings: str
-    ) -> ClusterBroker:
+    def broker(self, name: str = "broker", **settings: str) -> ClusterBroker:
         """Return a broker that is not started yet."""
         places = {"clusterName": CLUSTER}
         if self.ledgers:
             places["configurationMetadataStoreUrl"] = self.shared
             places["bookkeeperMetadataServiceUri"] = self.ledgers
         directory = self.directory / name
-        one = ClusterBroker(directory, self.metadata, kind=kind, settings=places | settings)
+        one = ClusterBroker(directory, self.metadata, settings=places | settings)
+        self.brokers.append(one)
+        return one
+
+    def apache_broker(self, name: str, **settings: str) -> ApacheBroker:
+        """Return a broker of Apache's that is not started yet."""
+        settings = {"clusterName": CLUSTER} | settings
+        one = ApacheBroker(self.directory / name, self.metadata, settings)
         self.brokers.append(one)
         return one
 

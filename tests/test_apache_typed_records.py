@@ -194,7 +194,7 @@ def test_a_history_of_schemas_that_apache_wrote_is_read_and_goes_on(
                 {"type": str(schema.type), "data": text(schema.data), "isDeleted": is_deletion},
             )
             entry = apache.write("SchemaEntry", {"schemaData": text(info.value), "index": index})
-            ledger_id = await schemas._storage._write(ID, entry.value)
+            ledger_id = (await schemas._storage._write(ID, entry.value)).ledger_id
             digest = b"" if is_deletion else schema.hash
             position = {"ledgerId": ledger_id, "entryId": 0}
             index.append({"version": version, "position": position, "hash": text(digest)})
@@ -292,7 +292,8 @@ def test_sequence_ids_that_apache_wrote_are_known(
                 "PositionInfo",
                 position | nothing | {"property": properties, "individualDeletedMessageRange": []},
             )
-            fields["cursorsLedgerId"] = await broker.topics.schemas._storage._write(ID, entry.value)
+            handle = await broker.topics.schemas._storage._write(ID, entry.value)
+            fields["cursorsLedgerId"] = handle.ledger_id
             fields["property"] = [{"name": "older", "value": 1}]
         else:
             fields |= {

@@ -82,7 +82,11 @@ def test_no_answer_has_a_secret(tmp_path: Path) -> None:
 
 
 def test_what_names_a_key_or_a_password_is_secret() -> None:
-    named = {key for key in vars(Config()) if re.search("assword|Secret|basicAuth", key)}
+    named = {
+        key
+        for key in vars(Config())
+        if re.search("assword|Secret|basicAuth|AuthenticationParameters", key)
+    }
     found = {key for key in named if not key.endswith("Path")}  # a file has the password
     assert found == SECRET_SETTINGS
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from fake_service import FakeService
-from pyxbroker.admin import answering, documents, policy_table
+from pyxbroker.admin import answering, documents, owners, policy_table
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.endpoints import RESOURCES, every_endpoint
 from pyxbroker.admin.request import Request
@@ -233,15 +233,21 @@ def test_a_row_is_whole(endpoint: Endpoint) -> None:
     assert prefixes, "nothing leads to it"
 
 
+CONSTANTS = {"DESTINATION": owners.DESTINATION}
+
+
 def _asked_for(tree: ast.AST) -> set[str]:
-    """The fields of the query that some code asks for, where it names them as they are."""
-    return {
-        node.args[0].value
+    """The fields of the query that some code asks for, where it names them or a constant."""
+    named = [
+        node.args[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "argument"
-        and isinstance(node.args[0], ast.Constant)
+    ]
+    literal = {str(each.value) for each in named if isinstance(each, ast.Constant)}
+    return literal | {
+        CONSTANTS[each.id] for each in named if isinstance(each, ast.Name) and each.id in CONSTANTS
     }
 
 

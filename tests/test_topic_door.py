@@ -19,6 +19,10 @@ DOORS = {
     "broker/topics/entry_view.py": "reads single entries of the log; changes nothing",
     "broker/statistics/internal_stats.py": "tells what the log and cursors are made of",
     "broker/statistics/statistics.py": "tells when something was added",
+    "broker/why/answers.py": "tells which cursors cannot be read",
+    "broker/why/delivery.py": "tells where a cursor is",
+    "broker/why/opening.py": "tells the state of the log",
+    "broker/why/publishing.py": "tells the state of the log",
 }
 ROOMS = ("admin", "broker", "policies", "roles", "stats")
 

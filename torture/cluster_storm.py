@@ -286,6 +286,7 @@ def run_storm(
 ) -> int:
     """Run a storm in a directory of its own; print its summary and return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
     workspace = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     began = time.monotonic()
     storm = create(options, workspace)

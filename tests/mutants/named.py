@@ -38,10 +38,10 @@ NAMED = (
     Named(
         "node before the ledger",
         "src/pyxbroker/mledger/cursor.py",
-        "            await ledger.write(self.acks, self.position_properties, urgent=True)\n"
-        "            await self._write_node(ledger.ledger_id)\n",
-        "            await self._write_node(ledger.ledger_id)\n"
-        "            await ledger.write(self.acks, self.position_properties, urgent=True)\n",
+        "                await ledger.write(self.acks, self.position_properties, urgent=True)\n"
+        "                await self._write_node(ledger.ledger_id)\n",
+        "                await self._write_node(ledger.ledger_id)\n"
+        "                await ledger.write(self.acks, self.position_properties, urgent=True)\n",
     ),
     Named(
         "no limit of frames before CONNECT",

@@ -85,7 +85,10 @@ class DynamicSettings:
         """
         row = DYNAMIC.get(name)
         if row is None:
-            log.info("a Pulsar setting is stored and has no effect in this broker", setting=name)
+            log.info(
+                "the setting is stored, but this broker does not use it",
+                setting=name,
+            )
         else:
             try:
                 row.parse(text)

@@ -140,6 +140,7 @@ class ProcessMetrics:
             "is_healthy": int(broker.failure() is None),
             "loads_failed": topics.loader.loads_failed,
             "loads_pending": topics.loader.loads_pending,
+            "garbage_ledgers_deleted": broker.garbage.deleted if broker.garbage else 0,
             "lookups_pending": broker.lookups_pending,
             "lookups_answered": sum(broker.lookups_us.counts),
             "lookups_failed": broker.lookups_failed,
@@ -148,8 +149,6 @@ class ProcessMetrics:
             "waiting_bytes": waiting_bytes,
             "paused_connections": paused,
         }
-        if broker.garbage is not None:
-            numbers["garbage_ledgers_deleted"] = broker.garbage.deleted
         return BrokerStats(
             broker.broker_id.rpartition(":")[0],
             numbers,

@@ -225,7 +225,6 @@ class LoadBalancing(Section, title="Load balancing"):
         False,
         "If true, ThresholdShedder also moves bundles when a broker is below the average by"
         " loadBalancerBrokerThresholdShedderPercentage.",
-        dynamic=True,
     )
     loadBalancerAutoBundleSplitEnabled: bool = setting(
         True, "If true, the leader splits large bundles.", dynamic=True
