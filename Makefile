@@ -201,6 +201,10 @@ benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
 benchcluster: dev ## a broker on ZooKeeper and three of Apache's bookies, ours beside Apache's (ARGS='--short')
 	$(PY) -m bench.cluster $(ARGS)
 
+.PHONY: benchbrokers
+benchbrokers: dev ## three brokers of a cluster: many topics, or balance (ARGS='--figure balance')
+	$(PY) -m bench.brokers $(ARGS)
+
 # A second build beside the usual one; Python itself is not instrumented, so libasan comes first.
 ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
     UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
