@@ -48,6 +48,10 @@ class Setting:
         """True if an empty value means None instead of the default."""
         return self.kind.endswith("None")
 
+    @property
+    def _is_float(self) -> bool:
+        return self.kind.startswith("float")
+
     def expected(self) -> str:
         """Describe the accepted values in words."""
         if self.choices:
@@ -57,7 +61,7 @@ class Setting:
             return "true or false"
         if self.kind == "str":
             return "text"
-        number = "a number" if self.kind == "float" else "a whole number"
+        number = "a number" if self._is_float else "a whole number"
         least = _number(self.minimum)
         end = f" to {_number(self.maximum)}" if self.maximum < INT_MAX else " or more"
         below = f"; less counts as {least}" if self.has_floor else ""
@@ -83,9 +87,9 @@ class Setting:
             return {"true": True, "false": False}[text.lower()]
         if not _NUMBER.fullmatch(text):
             raise ValueError(text)  # int() would also accept other digits, and 1_000
-        number = float(text) if self.kind == "float" else int(text)
+        number = float(text) if self._is_float else int(text)
         if self.has_floor and number < self.minimum:
-            return float(self.minimum) if self.kind == "float" else int(self.minimum)
+            return float(self.minimum) if self._is_float else int(self.minimum)
         if not self.minimum <= number <= self.maximum:
             raise ValueError(text)
         return number
