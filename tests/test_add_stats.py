@@ -13,7 +13,7 @@ from pyxbroker.add_stats import BOUNDS_US, NO_ADDS, AddStats, PublishLatency
 from pyxbroker.entry import EntryRun
 from pyxbroker.stats import definitions
 
-PERIOD_S = 0.05
+PERIOD_S = 0.2  # a busy machine has to look once in each
 
 
 class Adds:
