@@ -6,15 +6,15 @@
 
 `topics` opens topics on all brokers, looks them up, moves a bundle, kills a broker, and waits until
 the others serve its topics. `balance` publishes to 200 bundles at skewed rates and counts the moves
-until the brokers have equal parts. There the load of a broker is its traffic, as if its network had
-twice the bandwidth of a third of the rate: the CPU of this machine also has the client's load.
+until the brokers have equal parts. Its brokers are in network namespaces (it needs root), and half
+of their network is busy: the CPU of this machine also has the client's load.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
+import os
 import random
 import shutil
 import socket
@@ -33,6 +33,8 @@ import pulsar
 from compat_tests.clusters import Cluster
 from harness import wire
 from harness.brokers import Broker
+from harness.cluster import Cluster as HostsCluster
+from harness.network import isolate
 from harness.raw import RawConnection
 
 from bench import side_by_side
@@ -55,8 +57,9 @@ AGAIN_S = 0.1
 CONNECT = 1
 
 BUNDLES_BALANCED = 200
-RATE = 3_000.0  # messages per second
+RATE = 1_000.0  # messages per second
 BODY = bytes(1024)
+DISK_MIB = 4096  # of a bookie
 STEP_S = 0.1
 POLL_S = 10.0
 BALANCE_S, STAY_S = 300.0, 600.0
@@ -353,7 +356,8 @@ class Publisher:
 
     def __init__(self, url: str, rates: dict[str, float]) -> None:
         self.failed = 0
-        self._client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        self._client = pulsar.Client(url, logger=logger)
         self._producers = {
             name: self._client.create_producer(
                 name, batching_enabled=False, block_if_queue_full=True
@@ -386,18 +390,34 @@ class Publisher:
         self._client.close()
 
 
-def balance(servers: Servers, _topics: int) -> Numbers:
-    """Publish at skewed rates; see how the bundles move."""
-    servers.make_namespace(BALANCED, BUNDLES_BALANCED)
+def balance(kind: str, directory: Path, settings: dict[str, str]) -> Numbers:
+    """Publish at skewed rates to brokers in network namespaces; see how the bundles move."""
+    kinds = {f"broker-{number}": kind for number in range(1, BROKERS + 1)}
+    cluster = HostsCluster(kinds, directory, 1, BOOKIES, DISK_MIB)
+    for broker in cluster.brokers.values():
+        broker.settings |= OF_BALANCE | QUORUMS | settings
+    try:
+        cluster.start()
+        return _balanced(cluster)
+    finally:
+        cluster.close()
+        for bookie in cluster.bookies.values():
+            bookie.unmount()
+
+
+def _balanced(cluster: HostsCluster) -> Numbers:
+    body = {"bundles": {"numBundles": BUNDLES_BALANCED}}
+    status, answer = cluster.broker.request("PUT", f"/admin/v2/namespaces/{BALANCED}", body)
+    assert status == 204, (status, answer)
     names = one_topic_per_bundle()
     weights = [1 / (rank + 1) for rank in range(len(names))]
     random.Random(1).shuffle(weights)
     rates = {n: RATE * w / sum(weights) for n, w in zip(names, weights, strict=True)}
-    publisher = Publisher(servers.brokers[0].url, rates)
+    publisher = Publisher(cluster.broker.url, rates)
     with contextlib.closing(publisher):
         began = time.monotonic()
-        owners = _owners(servers, names)
-        distance = _distance(servers, owners, rates)
+        owners = _owners(cluster, names)
+        distance = _distance(cluster, owners, rates)
         numbers: Numbers = {"before": distance * 100}
         moves = Counter[bool]()
         while (now := time.monotonic() - began) < BALANCE_S + STAY_S:
@@ -406,10 +426,10 @@ def balance(servers: Servers, _topics: int) -> Numbers:
             if now <= BALANCE_S:
                 numbers["after"] = distance * 100
             time.sleep(POLL_S)
-            previous, owners = owners, _owners(servers, names)
+            previous, owners = owners, _owners(cluster, names)
             some = sum(previous[each] != owners[each] for each in names)
             moves[now > BALANCE_S] += some
-            distance = _distance(servers, owners, rates)
+            distance = _distance(cluster, owners, rates)
             if some:
                 print(f"{now:4.0f} s: {some} moves, {distance:.1%} from the mean", flush=True)
     return numbers | {
@@ -419,21 +439,19 @@ def balance(servers: Servers, _topics: int) -> Numbers:
     }
 
 
-def _owners(servers: Servers, names: Sequence[str]) -> dict[str, str]:
-    client = Client(servers)
-    found: dict[str, str] = {}
-    while len(found) < len(names):
-        missing = [each for each in names if each not in found]
-        for url, some in client.look_up(missing, next(iter(client.at))).items():
-            found |= dict.fromkeys(some, url)
-    for one in client.at.values():
-        one.socket.close()
+def _owners(cluster: HostsCluster, names: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        path = f"/lookup/v2/topic/{name.replace('://', '/')}"
+        status, answer = cluster.broker.request("GET", path)
+        assert status == 200, (status, answer)
+        found[name] = json.loads(answer)["brokerUrl"]
     return found
 
 
-def _distance(servers: Servers, owners: dict[str, str], rates: dict[str, float]) -> float:
+def _distance(cluster: HostsCluster, owners: dict[str, str], rates: dict[str, float]) -> float:
     """Return the largest relative distance of a broker's rate from the mean."""
-    sums = {each.url: 0.0 for each in servers.brokers}
+    sums = {each.url: 0.0 for each in cluster.brokers.values()}
     for name, url in owners.items():
         sums[url] += rates[name]
     mean = sum(sums.values()) / len(sums)
@@ -442,41 +460,50 @@ def _distance(servers: Servers, owners: dict[str, str], rates: dict[str, float])
 
 # --- the program ----------------------------------------------------------------------------------
 
-FIGURES = {"topics": many_topics, "balance": balance}
-SETTINGS = {
-    "topics": {"loadBalancerEnabled": "false"},
-    "balance": {
-        "loadBalancerOverrideBrokerNicSpeedGbps": f"{RATE * len(BODY) * 8 / BROKERS * 2 / 1e9:.4f}"
-    },
+# Each message goes to two bookies, so a broker sends twice what it receives: half of its network.
+# The rates are small, and so is the least difference that the leader evens.
+OF_BALANCE = {
+    "loadBalancerEnabled": "true",
+    "minUnloadMessage": "10",
+    "managedLedgerMaxEntriesPerLedger": "50000",
+    "loadBalancerOverrideBrokerNicSpeedGbps": f"{RATE * len(BODY) * 8 / BROKERS * 4 / 1e9:.4f}",
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def topics_of(kind: str, directory: Path, settings: dict[str, str], topics: int) -> Numbers:
+    """Run the figure `topics` on a cluster of its own."""
+    servers = Servers(kind, directory, {"loadBalancerEnabled": "false"} | settings)
+    try:
+        return many_topics(servers, topics)
+    finally:
+        servers.cluster.close()
+
+
+def main(arguments: list[str]) -> int:
     """Measure and print; return the exit status."""
     parser = side_by_side.parser(__doc__.splitlines()[0])
-    parser.add_argument("--figure", choices=FIGURES, default="topics")
+    parser.add_argument("--figure", choices=("topics", "balance"), default="topics")
     parser.add_argument("--topics", type=int, default=100_000)
     options = parser.parse_args(arguments)
+    if options.figure == "balance":
+        isolate("bench.brokers", arguments)
+    settings = dict(each.split("=", 1) for each in options.set)
+    workspace = options.workspace or Path(tempfile.mkdtemp(prefix="bench-brokers-"))
     results: dict[str, Numbers] = {}
-    for kind in options.only or ("pyxbroker",):
-        results[kind] = _one_life(kind, options)
+    try:
+        for kind in options.only or ("pyxbroker",):
+            if options.figure == "balance":
+                results[kind] = balance(kind, workspace / kind, settings)
+            else:
+                results[kind] = topics_of(kind, workspace / kind, settings, options.topics)
+    finally:
+        if options.workspace is None:
+            shutil.rmtree(workspace, ignore_errors=True)
     print(side_by_side.table(ROWS[options.figure], results))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     return 0
 
 
-def _one_life(kind: str, options: argparse.Namespace) -> Numbers:
-    settings = SETTINGS[options.figure] | dict(each.split("=", 1) for each in options.set)
-    workspace = options.workspace or Path(tempfile.mkdtemp(prefix="bench-brokers-"))
-    servers = Servers(kind, workspace / kind, settings)
-    try:
-        return FIGURES[options.figure](servers, options.topics)
-    finally:
-        servers.cluster.close()
-        if options.workspace is None:
-            shutil.rmtree(workspace, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -287,9 +287,12 @@ class ClusterBroker(Broker):
 class ClusterBookie(Bookie):
     """A bookie with a disk of its own."""
 
-    def __init__(self, directory: Path, zookeeper: str, host: str, prefix: list[str]) -> None:
+    def __init__(
+        self, directory: Path, zookeeper: str, host: str, prefix: list[str], disk_mib: int
+    ) -> None:
         directory.mkdir(parents=True)
-        size = f"size={DISK_MIB}m"
+        size = f"size={disk_mib}m"
+        self._disk_mib = disk_mib
         mount = ["mount", "-t", "tmpfs", "-o", size, "none", str(directory)]
         subprocess.run(mount, check=True)
         self.disk = SmallDisk(directory)
@@ -305,7 +308,7 @@ class ClusterBookie(Bookie):
         if usage >= 1:
             self.disk.fill()
             return
-        size = DISK_MIB << 20
+        size = self._disk_mib << 20
         wanted = self.disk.free_bytes() - int(size * (1 - usage))
         with (self.disk.path / "others").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, max(wanted, 1))
@@ -315,7 +318,12 @@ class Cluster:
     """All hosts of one cluster, started."""
 
     def __init__(
-        self, brokers: Mapping[str, str], directory: Path, seed: int, bookies: int = 4
+        self,
+        brokers: Mapping[str, str],
+        directory: Path,
+        seed: int,
+        bookies: int = 4,
+        disk_mib: int = DISK_MIB,
     ) -> None:
         self.network = network = Network(seed)
         address = network.add_host("zookeeper")
@@ -331,7 +339,7 @@ class Cluster:
             name = f"bookie-{number}"
             bookie_place = (network.add_host(name), network.prefix(name))
             self.bookies[name] = ClusterBookie(
-                directory / name, self.zookeeper.address, *bookie_place
+                directory / name, self.zookeeper.address, *bookie_place, disk_mib
             )
 
     @property
