@@ -478,7 +478,9 @@ def _check_hosts(hosts: str) -> None:
     for each in hosts.partition("/")[0].split(","):
         found = _HOST.fullmatch(each.strip())
         if found is None or not 0 < int(found["port"] or DEFAULT_PORT) <= PORT_MAX:
+            whole = "" if each == hosts else f" in {hosts!r}"
             raise MetadataError(
-                f"{each!r} is no address of ZooKeeper: expected zk:HOST:PORT[,HOST:PORT][/CHROOT],"
+                f"{each!r}{whole} is no address of ZooKeeper: expected"
+                " zk:HOST:PORT[,HOST:PORT][/CHROOT],"
                 f" with ports of 1 to {PORT_MAX} and IPv6 addresses in brackets"
             )
