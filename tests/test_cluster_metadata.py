@@ -11,6 +11,7 @@ import pytest
 from harness.brokers import free_ports
 
 from metadata_backends import coroutine_test
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import LAYOUT, Places, UnusableCluster, check_cluster
 from pyxbroker.cluster.initialize import ClusterSettings
 from pyxbroker.cluster.setup import Setup, set_up
@@ -68,6 +69,37 @@ async def test_a_second_cluster_is_added_to_what_clusters_share() -> None:
     await set_up(west, shared, setup_of("west", coordinators=8))
     assert (await record(shared, COORDINATORS))["partitions"] == 20
     assert await east.children("/admin") == []
+
+
+@coroutine_test
+async def test_the_local_store_of_another_cluster_is_refused_and_not_changed() -> None:
+    async def nodes(store: MetadataStore, path: str = "") -> list[Any]:
+        found = []
+        for name in await store.children(path or "/"):
+            found += [(path, name, await store.get(f"{path}/{name}"))]
+            found += await nodes(store, f"{path}/{name}")
+        return found
+
+    east, west = await memory(), await memory()
+    await set_up(east, east, setup_of("east"))
+    before = await nodes(east)
+    for shared in (east, west):
+        with pytest.raises(ConfigError, match=r"has the metadata of cluster east, and each"):
+            await set_up(east, shared, setup_of("west"))
+    assert (await nodes(east), await nodes(west)) == (before, [])
+    await set_up(west, east, setup_of("west"))  # which shares the configuration store
+    await set_up(east, east, setup_of("east"))
+    assert await east.children(paths.CLUSTERS) == ["east", "west"]
+
+
+@coroutine_test
+async def test_the_store_with_the_records_of_other_clusters_can_be_the_local_one_of_a_new_one() -> (
+    None
+):
+    east, shared = await memory(), await memory()
+    await set_up(east, shared, setup_of("east"))
+    await set_up(shared, shared, setup_of("west"))
+    assert await shared.exists(paths.BOOKIE_RACKS)
 
 
 @coroutine_test
