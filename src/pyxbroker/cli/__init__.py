@@ -37,7 +37,7 @@ COMMANDS = {
     "version": "Print the version of pyxbroker and of the Python that runs it.",
 }
 
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = 128 + int(signal.SIGINT)
 
 ABOUT = """\
 A message broker that speaks Apache Pulsar's protocols.
