@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -145,6 +146,12 @@ async def test_a_store_that_does_not_answer_is_reported_with_its_address_and_its
     with pytest.raises(Unavailable, match=rf"answers at {hosts} .* or correct --to$"):
         await cluster_stores.open_reporting(store, hosts, waits.append)
     assert waits == [f"ZooKeeper at {hosts}"]
+    hosts = f"no-such-host.invalid:1,{hosts}"
+    unknown = r"the host name no-such-host\.invalid cannot be resolved: .+"
+    store = open_store(f"zk:{hosts}", connect_timeout_ms=300, setting="--to")
+    with pytest.raises(Unavailable, match=rf"\(waited 0.3 s; {unknown}\)\. Start it"):
+        await cluster_stores.open_reporting(store, hosts, waits.append)
+    assert re.fullmatch(rf"ZooKeeper at {hosts} \({unknown}\)", waits.pop())
     await cluster_stores.open_reporting(MemoryStore(""), hosts, waits.append)
     await asyncio.sleep(0.1)
     assert len(waits) == 1
