@@ -55,6 +55,30 @@ def test_version_is_quick_and_light() -> None:
     assert [name for name in heavy if name in loaded] == []
 
 
+CTRL_C_DURING_IMPORTS = """
+import os, signal, sys
+
+module, sys.argv[1] = sys.argv[1], "version"
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores SIGINT
+sys.meta_path.insert(0, Interrupting())
+from pyxbroker.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["pyxbroker.cli", "argparse", "pyxbroker.cli.version"])
+def test_ctrl_c_during_the_imports_of_a_command_is_quiet(module: str) -> None:
+    line = [sys.executable, "-c", CTRL_C_DURING_IMPORTS, module]
+    ended = subprocess.run(line, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")
+
+
 def test_version_names_the_commit_of_a_checkout_and_of_what_was_built_from_one(
     tmp_path: Path,
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
 from harness.brokers import free_ports
 
 from metadata_backends import coroutine_test
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import LAYOUT, Places, UnusableCluster, check_cluster
 from pyxbroker.cluster.initialize import ClusterSettings
 from pyxbroker.cluster.setup import Setup, set_up
@@ -71,6 +73,37 @@ async def test_a_second_cluster_is_added_to_what_clusters_share() -> None:
 
 
 @coroutine_test
+async def test_the_local_store_of_another_cluster_is_refused_and_not_changed() -> None:
+    async def nodes(store: MetadataStore, path: str = "") -> list[Any]:
+        found = []
+        for name in await store.children(path or "/"):
+            found += [(path, name, await store.get(f"{path}/{name}"))]
+            found += await nodes(store, f"{path}/{name}")
+        return found
+
+    east, west = await memory(), await memory()
+    await set_up(east, east, setup_of("east"))
+    before = await nodes(east)
+    for shared in (east, west):
+        with pytest.raises(ConfigError, match=r"has the metadata of cluster east, and each"):
+            await set_up(east, shared, setup_of("west"))
+    assert (await nodes(east), await nodes(west)) == (before, [])
+    await set_up(west, east, setup_of("west"))  # which shares the configuration store
+    await set_up(east, east, setup_of("east"))
+    assert await east.children(paths.CLUSTERS) == ["east", "west"]
+
+
+@coroutine_test
+async def test_the_store_with_the_records_of_other_clusters_can_be_the_local_one_of_a_new_one() -> (
+    None
+):
+    east, shared = await memory(), await memory()
+    await set_up(east, shared, setup_of("east"))
+    await set_up(shared, shared, setup_of("west"))
+    assert await shared.exists(paths.BOOKIE_RACKS)
+
+
+@coroutine_test
 async def test_bookkeeper_elsewhere_gets_no_nodes() -> None:
     store = await memory()
     more = {"proxyServiceUrl": "pulsar+ssl://p:6651", "proxyProtocol": "SNI"}
@@ -113,6 +146,12 @@ async def test_a_store_that_does_not_answer_is_reported_with_its_address_and_its
     with pytest.raises(Unavailable, match=rf"answers at {hosts} .* or correct --to$"):
         await cluster_stores.open_reporting(store, hosts, waits.append)
     assert waits == [f"ZooKeeper at {hosts}"]
+    hosts = f"no-such-host.invalid:1,{hosts}"
+    unknown = r"the host name no-such-host\.invalid cannot be resolved: .+"
+    store = open_store(f"zk:{hosts}", connect_timeout_ms=300, setting="--to")
+    with pytest.raises(Unavailable, match=rf"\(waited 0.3 s; {unknown}\)\. Start it"):
+        await cluster_stores.open_reporting(store, hosts, waits.append)
+    assert re.fullmatch(rf"ZooKeeper at {hosts} \({unknown}\)", waits.pop())
     await cluster_stores.open_reporting(MemoryStore(""), hosts, waits.append)
     await asyncio.sleep(0.1)
     assert len(waits) == 1

@@ -18,6 +18,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import INDEX_INTERCEPTOR
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import SERVE, SERVE_ALL, Decision, Redirect, Refuse
+from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.request import Body, Request
@@ -232,6 +233,41 @@ def test_every_endpoint_about_a_topic_or_a_bundle_redirects(tmp_path: Path) -> N
 
     # Without indexes one of them is refused by every broker.
     run(tmp_path, scenario, brokerEntryMetadataInterceptors=INDEX_INTERCEPTOR)
+
+
+class Silent:
+    """Peers that do not answer, for a reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def silence(self, to: Redirect) -> str:
+        assert to.urls == OTHER
+        return self._reason
+
+
+@pytest.mark.parametrize("target", [f"{P}/t/why", f"{P}/t/subscription/s/why"])
+def test_why_says_that_the_owner_does_not_answer(tmp_path: Path, target: str) -> None:
+    async def scenario(rest: Rest) -> None:
+        service = rest.broker.service
+        service.ownership = Rule(Redirect(OTHER, False, is_owner=True))
+        service.peers = Silent("connection refused")  # type: ignore[assignment]
+        status, reason = await rest.reason("GET", target)
+        assert status == 503
+        assert reason.startswith(
+            "Broker other:2 serves the topic, and does not answer (connection refused). It is not"
+            " registered any more. If its process has ended, its session ends within 7 s"
+        )
+        record = json.dumps({"startTimestamp": 1_700_000_000_000}).encode()
+        await service.metadata.put(paths.broker("other:2"), record)
+        _, reason = await rest.reason("GET", target)
+        assert "It is still registered, since its start at 2023-11-14T22:13:20Z." in reason
+        location(await answered(rest, f"{P}/t/stats"))
+        service.peers = Silent("")  # type: ignore[assignment]
+        location(await answered(rest, target))
+        service.peers = None
+
+    run(tmp_path, scenario, metadataStoreSessionTimeoutMillis=7000)
 
 
 def test_a_redirect_keeps_the_request(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_ctrl_c_at_the_question_changes_nothing(data: Path) -> None:
         assert byte, asked
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, err) == (1, b"\npyxbroker: Interrupted.\n")
+    assert (process.returncode, err) == (130, b"\npyxbroker: Interrupted.\n")
     assert {*data.rglob("*")} == {*before, data / "pyxbroker.lock"}
 
 

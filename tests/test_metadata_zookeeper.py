@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from harness.brokers import free_ports
 
 from metadata_backends import Backend, coroutine_test
+from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.registry import STARTED, BrokerRegistration
 from pyxbroker.metadata import paths, zookeeper, zookeeper_client
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.coordination import LockBusy, ResourceLock
@@ -221,6 +223,63 @@ async def test_a_session_that_expires_takes_its_ephemerals_and_a_new_one_begins(
         assert lost == []
         await lock.release()
         assert not await witness.exists("/locks/mine")
+
+
+@coroutine_test
+async def test_a_broker_registers_once_and_keeps_its_bundles_when_its_session_has_expired(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    namespace = "public/default"
+    bundles = [BundleName(namespace, f"0x{n}0000000_0x{n + 1}0000000") for n in range(3)]
+    nodes = [paths.broker("b:1"), *(paths.bundle_owner(*each) for each in bundles)]
+    parents = (paths.BROKERS, paths.bundle_owners(namespace))
+    lost: list[str] = []
+    closed: list[BundleName] = []
+
+    async def close(bundle: BundleName) -> None:
+        closed.append(bundle)
+
+    async with backend.store(session_timeout_ms=1500) as store:
+        registration = BrokerRegistration(store, "b:1", {STARTED: 1}, lost.append)
+        await registration.acquire()
+        ownership = BundleOwnership(store, b"me", close)
+        ownership.start()
+        for each in bundles:
+            await ownership.acquire(each)
+        before = await asyncio.to_thread(_child_changes, backend, parents)
+        events = _record(store)
+        await _expire_session(store, server)
+        await _until(lambda: events == LOST_AND_FOUND)
+        for each in nodes:
+            await _until_own(store, each)
+        await asyncio.sleep(0.5)  # for what would be written once more
+        after = await asyncio.to_thread(_child_changes, backend, parents)
+        # The end of each node with its session, and one creation.
+        assert after == [before[0] + 2, before[1] + 2 * len(bundles)]
+        assert ownership.owned() == bundles
+        assert (lost, closed) == ([], [])
+        await ownership.close()
+        await registration.release()
+
+
+async def _until_own(store: MetadataStore, path: str, timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (node := await store.get(path)) is None or not node.is_own:
+        assert time.monotonic() < deadline, f"{path} did not get a new owner in time"
+        await asyncio.sleep(0.02)
+
+
+def _child_changes(backend: Backend, nodes: Sequence[str]) -> list[int]:
+    """The numbers of children that nodes have got and lost."""
+    from kazoo.client import KazooClient
+
+    client = KazooClient(backend.url.removeprefix("zk:"))
+    client.start()
+    try:
+        return [client.get(each)[1].cversion for each in nodes]
+    finally:
+        client.stop()
+        client.close()
 
 
 @coroutine_test

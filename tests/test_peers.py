@@ -138,3 +138,21 @@ def test_an_unknown_login_is_refused_at_the_start() -> None:
 def test_the_parameters_of_the_login_are_a_secret() -> None:
     config = Config.load(overrides={"brokerClientAuthenticationParameters": "token:brokers"})
     assert "brokers" not in str(config.changed())
+
+
+def test_a_silent_peer_is_told_from_one_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_peers, "PROBE_TIMEOUT_S", 0.05)
+
+    def ask(peer: Peer) -> list[str]:
+        reasons: list[str] = []
+
+        async def scenario(peers: ClusterPeers) -> None:
+            reasons.append(await peers.silence(peer.redirect))
+            gone = Redirect(Addresses("", "http://127.0.0.1:1"), authoritative=False)
+            reasons.append(await peers.silence(gone))
+
+        run(peer, scenario)
+        return reasons
+
+    assert ask(Peer("503 Starting")) == ["", "connection refused"]
+    assert ask(Peer("")) == ["silent for 0.05 s", "connection refused"]

@@ -15,6 +15,7 @@ import pytest
 import model_bookies
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, Node, append, cursor_at, entries, read_all, settled
+from pyxbroker.cluster import copy_ledgers
 from pyxbroker.cluster.copy_ledgers import COPIED_FROM, CopyDiffers, CopyState, batches
 from pyxbroker.cluster.copy_nodes import NODE_BYTES_MAX, ROOTS, Names, NodeState, walk
 from pyxbroker.cluster.copying import (
@@ -26,6 +27,7 @@ from pyxbroker.cluster.copying import (
     CopyRefused,
     Plan,
     Side,
+    refusal,
 )
 from pyxbroker.cluster.initialize import ClusterSettings, initialize, namespace_policies
 from pyxbroker.cluster.setup import Setup, set_up
@@ -395,10 +397,11 @@ async def a_running_copy(store: MemoryStore, scene: Scene) -> None:
     await store.put(paths.COPY_LOCK, b"")
 
 
+REMEDY = r"\. Copy to a new cluster, or delete .* on one side"
 REFUSED = {
-    own_ledger: r"1 conflict: ledger 0 is another ledger in the cluster",
-    own_tenant: r"1 conflict: /admin/policies/acme has another value in the cluster",
-    own_topic: r"1 conflict: /admin/policies/public/default has another value in the cluster",
+    own_ledger: r"1 conflict: ledger 0 is another ledger in the cluster" + REMEDY,
+    own_tenant: r"1 conflict: /admin/policies/acme has another value in the cluster" + REMEDY,
+    own_topic: r"1 conflict: /admin/policies/public/default has another value .*" + REMEDY,
     a_broker: r"broker host:8080 serves the cluster, or its session has not ended yet: stop all .*",
     another_copy: r"the copy of another standalone \(other\) is not complete: finish that one .*",
     a_running_copy: r"another copy to this cluster is running",
@@ -420,6 +423,39 @@ def test_a_copy_that_would_change_the_clusters_own_data_is_refused(
             await scene.apply()
         assert re.fullmatch(REFUSED[what], str(refused.value))
         assert await scene.target(tree) == {"/pyxbroker": b""} | before
+
+    run(tmp_path, scenario)
+
+
+def test_a_refusal_names_the_first_conflicts_and_their_number() -> None:
+    plan = Plan()
+    for number in range(30):
+        plan.add_collision(f"ledger {number} is another ledger")
+    sentence = refusal(plan)
+    assert sentence.startswith("30 conflicts: ledger 0 is another ledger; ledger 1 is")
+    assert "; and 27 more. Copy to a new cluster" in sentence and "ledger 3" not in sentence
+
+
+def test_an_interrupted_copy_gives_its_ledgers_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = []
+    create = LedgerClient.create_copy
+
+    async def create_copy(*arguments: Any) -> Any:
+        handles.append(await create(*arguments))
+        return handles[-1]
+
+    async def interrupt(*arguments: Any) -> int:
+        raise asyncio.CancelledError
+
+    async def scenario(scene: Scene) -> None:
+        monkeypatch.setattr(LedgerClient, "create_copy", create_copy)
+        monkeypatch.setattr(copy_ledgers, "checksum_of", interrupt)
+        with pytest.raises(asyncio.CancelledError):
+            await scene.apply()
+        # A bookie whose connection is closed is not replaced.
+        assert handles and all(each.failure is not None for each in handles)
 
     run(tmp_path, scenario)
 

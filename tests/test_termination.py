@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.ledger.errors import NotEnoughBookies
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
+from test_admin_topics import P, Rest
+from test_admin_topics import run as run_rest
 
 PATH = paths.managed_ledger("public/default/persistent/t")
 LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
@@ -276,3 +280,24 @@ def test_who_terminates_a_topic_that_is_closed_meanwhile_may_come_again(
         assert await broker.topics.deletion.terminate(topic.name)
 
     run(tmp_path, scenario)
+
+
+def test_terminating_for_lack_of_bookies_is_refused_until_there_are_enough(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await rest.broker.topic()
+        needs = "an ensemble of 2 needs as many bookies"
+        topic.managed_ledger.refuse_for_bookies(NotEnoughBookies(needs))
+        status, reason = await rest.reason("POST", f"{P}/t/terminate")
+        assert status == 503
+        assert reason == (
+            f"Topic {TOPIC} was not terminated: public/default/persistent/t has no next ledger:"
+            f" {needs}"
+        )
+        policy = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
+        policy["managedLedgerMaxMarkDeleteRate"] = 0
+        path = "/admin/v2/namespaces/public/default/persistence"
+        assert (await rest("POST", path, json.dumps(policy)))[0] == 204
+        status, reason = await rest.reason("PUT", f"{P}/new")
+        assert status == 503 and needs in reason
+
+    run_rest(tmp_path, scenario)

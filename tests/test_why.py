@@ -21,6 +21,7 @@ from bad_disk import EIO, Disk
 from compacting import compact, single
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, section
+from pyxbroker.admin import store_check
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import seek
@@ -995,3 +996,22 @@ def test_the_page_for_operators_has_each_reason_in_its_order() -> None:
         cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
         names = re.findall(r"`(\w+)`", " ".join(cells))
         assert names == [rule.reason for rule in rules]
+
+
+def test_a_metadata_store_that_does_not_answer_is_named_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_check, "STORE_TIMEOUT_S", 0.05)
+
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie") as broker:
+            rest = Rest(broker)
+            silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            monkeypatch.setattr(broker.service.metadata, "get", lambda path: silent)
+            for path in ("/t/why", "/t/subscription/s/why"):
+                silent = asyncio.get_running_loop().create_future()
+                status, answer = await rest("GET", P + path)
+                assert (status, answer["reason"].partition(" (")[0]) == (503, "The metadata store")
+                assert "has not answered for 0.05 s" in answer["reason"]
+
+    asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from pyxbroker.cli import why
-from pyxbroker.client.errors import ConnectionFailed, HttpRefused
+from pyxbroker.client.errors import (
+    AnswerTimeout,
+    ClientError,
+    ConnectFailed,
+    ConnectionFailed,
+    HttpRefused,
+    ProtocolFault,
+    TlsFailed,
+    UntrustedCertificate,
+)
 from test_client_admin import Web, reply
 
 ANSWER = {
@@ -87,6 +96,37 @@ def test_a_server_that_does_not_know_the_question_is_named() -> None:
     assert "is not a pyxbroker" in why._refusal("http://b:1", refused.value)
     missing = HttpRefused("http://b:1/x", 404, "Topic t does not exist.")
     assert why._refusal("http://b:1", missing) == "Topic t does not exist."
-    assert why._refusal("http://b:1", HttpRefused("http://b:1/x", 403, "No.")).endswith("403: No.")
     with pytest.raises(ConnectionFailed):
         ask(b"nonsense\r\n\r\n", "t")
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(401, "use --token"), (403, "administrator of its tenant"), (503, "No."), (500, "500: No.")],
+)
+def test_a_refusal_says_what_to_do(status: int, hint: str) -> None:
+    refused = why._refusal("http://b:1", HttpRefused("http://b:1/x", status, "No."))
+    assert hint in refused and "No." in refused
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (ConnectFailed("http://b:1", "connection refused"), "answers at http://b:1: connection"),
+        (ConnectFailed("http://c:1", "timed out"), "http://c:1, to which http://b:1 redirects:"),
+        (AnswerTimeout("http://b:1"), "http://b:1 accepts connections, and has not answered"),
+        (TlsFailed("https://b:1", "wrong version"), "use http:// for a port without TLS"),
+        (UntrustedCertificate("https://b:1", "self-signed"), "--tls-trust-cert-path"),
+        (ProtocolFault("http://b:1/x", "not HTTP"), "--admin-url needs the web port of a broker"),
+    ],
+)
+def test_a_failed_connection_says_what_to_do(error: ClientError, hint: str) -> None:
+    assert hint in why._failure("http://b:1", error)
+
+
+@pytest.mark.parametrize("url", ["", "b:8080", "pulsar://b:6650", "http://", "http://b:x"])
+def test_a_wrong_url_is_refused_before_asking(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        why.command(["t", "--admin-url", url])
+    assert ended.value.code == 2
+    assert f"--admin-url is {url!r}; expected " in capsys.readouterr().err

@@ -39,6 +39,8 @@ ANSWERED_BY_ALL = frozenset(
         ("DELETE", TOPIC + "/permissions/{role}"),
     }
 )
+WHY = frozenset({("GET", TOPIC + "/why"), ("GET", TOPIC + "/subscription/{subName}/why")})
+"""Endpoints that redirect only to a broker that answers, and otherwise say that it does not."""
 OF_OWNED_BUNDLES = frozenset(
     {
         ("PUT", UNLOAD),
@@ -61,10 +63,10 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
         return
     if "topic" in request.parameters:
         if isinstance(resource, TopicName):
-            await _check_topic(request, resource)
+            await _check_topic(request, endpoint, resource)
         elif "domain" in request.parameters:
             # Endpoints of parts that are switched off, such as transactions, have no domain.
-            await _check_topic(request, topic_of(request))
+            await _check_topic(request, endpoint, topic_of(request))
     elif "bundle" in request.parameters:
         try:
             bundle = bundles.parse(request.parameters["bundle"])
@@ -76,7 +78,7 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
         await check_bundle(request, bundle, acquires)
 
 
-async def _check_topic(request: Request, topic: TopicName) -> None:
+async def _check_topic(request: Request, endpoint: Endpoint, topic: TopicName) -> None:
     broker = request.app.broker
     if "partition" in request.parameters:
         topic = topic.partition(request.parameters["partition"])
@@ -84,6 +86,10 @@ async def _check_topic(request: Request, topic: TopicName) -> None:
     if isinstance(decision, Redirect | Refuse):
         if (await broker.topics.partitions.read(topic)).partitions:
             return  # its partitions may have other owners
+        if isinstance(decision, Redirect) and (endpoint.method, endpoint.path) in WHY:
+            from pyxbroker.admin.silent_owner import check_answers
+
+            await check_answers(broker, decision)
         _raise(request, decision)
 
 

@@ -1,7 +1,7 @@
 """Helpers that the package's command lines share: parsers, and exits with an error message.
 
 Exit codes: 0 done, or stopped cleanly; 1 an error, described by one sentence on stderr; 2 wrong
-usage.
+usage; 130 Ctrl-C.
 """
 
 from __future__ import annotations

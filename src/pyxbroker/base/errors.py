@@ -57,6 +57,13 @@ class PersistenceError(PulsarError):
     sentence = "The storage failed; the broker's log says why."
 
 
+class TooFewBookies(PersistenceError):
+    """Fewer bookies are writable than a new ledger requires."""
+
+    http_status = 503
+    sentence = "There are too few bookies for a new ledger; start more bookies."
+
+
 def with_reference(sentence: str, reference: str) -> str:
     """Return a message with the reference that leads an operator to the details in the log."""
     return f"{sentence} (reference {reference})"

@@ -42,6 +42,9 @@ class Peers(Protocol):
         ServiceNotReady without an answer.
         """
 
+    async def silence(self, to: Redirect) -> str:
+        """Return why a broker does not answer; empty if it does, or if it cannot be asked."""
+
     async def publish(
         self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
     ) -> None:

@@ -15,11 +15,12 @@ from pyxbroker.base.errors import (
     PulsarError,
     ServiceNotReady,
     SubscriptionNotFound,
+    TooFewBookies,
     TopicTerminated,
     with_reference,
 )
 from pyxbroker.base.log import Log
-from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.errors import LedgerError, NotEnoughBookies
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.metadata.turns import WaitedTooLong
 from pyxbroker.mledger.cursor import CursorClosed, CursorDeleted, CursorError
@@ -28,6 +29,7 @@ from pyxbroker.mledger.errors import (
     ManagedLedgerFenced,
     ManagedLedgerNotReady,
     ManagedLedgerTerminated,
+    ManagedLedgerTooFewBookies,
 )
 
 
@@ -54,6 +56,8 @@ TABLE = (
         "The topic was loaded by another broker, or again by this one; look it up again.",
     ),
     Translation(ManagedLedgerNotReady, ServiceNotReady, None),
+    Translation(ManagedLedgerTooFewBookies, TooFewBookies, None),
+    Translation(NotEnoughBookies, TooFewBookies, None),
     Translation(ManagedLedgerError, PersistenceError, None),
     Translation(LedgerError, PersistenceError, None),
     Translation(CursorDeleted, SubscriptionNotFound, None),

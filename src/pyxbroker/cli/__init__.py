@@ -4,7 +4,7 @@ A command's module is imported only when the command runs, so that no command pa
 of another. Its function `command` takes the arguments that follow the command's name.
 
 Exit codes: 0 success or clean shutdown; 1 an error, explained in one sentence on stderr; 2 wrong
-usage.
+usage; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -35,6 +36,8 @@ COMMANDS = {
     "config": "Print all settings with their defaults and descriptions.",
     "version": "Print the version of pyxbroker and of the Python that runs it.",
 }
+
+INTERRUPTED = 128 + int(signal.SIGINT)
 
 ABOUT = """\
 A message broker that speaks Apache Pulsar's protocols.
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        fail("Interrupted.")
+        fail("Interrupted.", INTERRUPTED)
     except BrokenPipeError:
         # The reader has closed the pipe, like `head`. Redirect what Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -86,4 +89,6 @@ def _run(arguments: Sequence[str]) -> None:
     module = importlib.import_module(f"pyxbroker.cli.{name.replace('-', '_')}")
     gc.freeze()
     gc.enable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__.py has set it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     module.command(rest)

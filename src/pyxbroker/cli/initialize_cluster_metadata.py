@@ -26,6 +26,7 @@ ABOUT = """\
 Create the metadata of a new cluster in ZooKeeper, as Pulsar's command of the
 same name does. It may run again: existing nodes stay as they are, except that
 the tenants and namespaces public and pulsar are shared with the new cluster.
+A metadata store that another cluster uses is refused.
 
 Example:
   pyxbroker initialize-cluster-metadata --cluster east \\

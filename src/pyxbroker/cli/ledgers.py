@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.log import configure
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.bookie.errors import DataError
-from pyxbroker.cli import Group, Parser, fail, print_waiting
+from pyxbroker.cli import INTERRUPTED, Group, Parser, fail, print_waiting
 from pyxbroker.cli.data_directory import DataDirectoryError, lock_used
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.settings.config import Config
@@ -137,6 +138,11 @@ def _run_copy(options: Namespace, data: Path) -> None:
         if not options.apply:
             fail(f"Nothing is copied: {error}.")
         fail(f"The copy is not complete: {error}. The same command continues.")
+    except KeyboardInterrupt:
+        if not options.apply:
+            raise
+        print(file=sys.stderr)
+        fail("Interrupted. The same command continues the copy.", INTERRUPTED)
 
 
 async def _copy(options: Namespace, places: CopyPlaces) -> None:
@@ -167,8 +173,6 @@ async def _copy(options: Namespace, places: CopyPlaces) -> None:
 
 
 def _echo(options: Namespace, line: str) -> None:
-    import sys
-
     print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 

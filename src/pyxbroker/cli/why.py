@@ -11,13 +11,23 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.cli import Parser, fail
+from pyxbroker.client.addresses import ServiceUrl
 from pyxbroker.client.admin import AdminClient, topic_path
 from pyxbroker.client.authentication import Authentication, TokenAuthentication, method_named
-from pyxbroker.client.errors import ClientError, ConnectionFailed, HttpRefused
+from pyxbroker.client.errors import (
+    AnswerTimeout,
+    BadSetting,
+    ClientError,
+    ConnectFailed,
+    ConnectionFailed,
+    HttpRefused,
+    TlsFailed,
+    UntrustedCertificate,
+)
 from pyxbroker.client.settings import ClientSettings
 from pyxbroker.client.tls import TlsSettings
 
@@ -34,7 +44,7 @@ Examples:
   pyxbroker why orders billing --token file:///etc/admin.jwt --output json
 """
 
-NOT_FOUND = 404
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, UNAVAILABLE = 401, 403, 404, 503
 TIMEOUT_S = 30.0
 
 
@@ -44,20 +54,13 @@ def command(arguments: Sequence[str]) -> None:
         path = topic_path(options.topic, _resource(options.subscription))
     except InvalidTopicName as error:
         fail(str(error))
+    _check_url(options.admin_url)
     try:
         answer = asyncio.run(_ask(options, path))
     except HttpRefused as error:
-        if (
-            error.status == NOT_FOUND
-            and "exist" not in error.reason
-            and "found" not in error.reason
-        ):
-            fail(f"{options.admin_url} does not know this question: it is not a pyxbroker.")
-        fail(error.reason if error.status == NOT_FOUND else str(error))
-    except ConnectionFailed as error:
-        fail(f"No broker answers: {error}")
+        fail(_refusal(options.admin_url, error))
     except ClientError as error:
-        fail(str(error))
+        fail(_failure(options.admin_url, error))
     if options.output == "json":
         print(json.dumps(answer, indent=2))
     else:
@@ -117,12 +120,63 @@ def _authentication(options: Namespace) -> Authentication:
     return method("--auth-params", options.auth_params)
 
 
+def _check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT.", 2)
+    try:
+        ServiceUrl(url)
+    except BadSetting:
+        fail(f"--admin-url is {url!r}; expected a host, and a port of 0 to 65535.", 2)
+
+
 def _refusal(url: str, error: HttpRefused) -> str:
+    """Return the sentence for the status of an error."""
+    if error.status == UNAUTHORIZED:
+        return (
+            f"{url} does not accept the credentials, or needs some (401: {error.reason}): use"
+            " --token, or --auth-plugin with --auth-params"
+        )
+    if error.status == FORBIDDEN:
+        return (
+            f"{url} does not let this role ask about the topic (403: {error.reason}): use the"
+            " credentials of an administrator of its tenant"
+        )
+    if error.status == UNAVAILABLE:
+        return error.reason
     if error.status != NOT_FOUND:
         return str(error)
     if any(word in error.reason for word in ("exist", "found", "deleted")):
         return error.reason
     return f"{url} does not know this question, so it is not a pyxbroker"
+
+
+def _failure(url: str, error: ClientError) -> str:
+    """Return the sentence for an error without an answer."""
+    if isinstance(error, UntrustedCertificate):
+        return (
+            f"{error}: name its authority with --tls-trust-cert-path, or use --tls-allow-insecure"
+        )
+    if not isinstance(error, ConnectionFailed):
+        return str(error)
+    parts = urlsplit(error.url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    where = origin if url.startswith(origin) else f"{origin}, to which {url} redirects,"
+    if isinstance(error, TlsFailed):
+        return (
+            f"{where} refuses TLS ({error.reason}): use http:// for a port without TLS"
+            " (webServicePort), and https:// for webServicePortTls"
+        )
+    if isinstance(error, AnswerTimeout):
+        return f"{where} accepts connections, and has not answered for {TIMEOUT_S:g} s"
+    if isinstance(error, ConnectFailed):
+        return (
+            f"No broker answers at {where.rstrip(',')}: {error.reason}; check the URL, and that"
+            " the broker runs"
+        )
+    return (
+        f"{where} does not answer as a web server ({error.reason}): --admin-url needs the web port"
+        " of a broker (webServicePort), with https:// that of webServicePortTls"
+    )
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pyxbroker._native import crc32c
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.metadata import (
@@ -126,12 +127,21 @@ class LedgerCopier:
         handle = await self._target.create_copy(
             *(_Listener(), ledger.ledger_id, original, custom, ledger.version)
         )
+        assert isinstance(handle, EnsembleHandle), "the bookies of a cluster are other processes"
+        try:
+            await self._write(ledger, handle)
+        except BaseException:
+            # The connections to the bookies end next, which is no failure of theirs.
+            handle.give_up(LedgerError("the copy has ended"))
+            raise
+
+    async def _write(self, ledger: SourceLedger, handle: EnsembleHandle) -> None:
         written = 0
         async for data in _originals(ledger):
             handle.append(EntryRun.of_all(data))
             written = checksum(data, written)
             await handle.drain()
-        if await checksum_of(handle, original.last_entry_id) != written:
+        if await checksum_of(handle, ledger.metadata.last_entry_id) != written:
             raise CopyDiffers(
                 f"the entries of ledger {ledger.ledger_id} were written, but the cluster's bookies"
                 " return others"

@@ -45,6 +45,7 @@ from pyxbroker.metadata.coordination import (
 from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataError, MetadataStore
 
 COLLISIONS_KEPT_MAX = 20
+COLLISIONS_SHOWN_MAX = 3  # in a sentence
 LOCK_POLL_S = 0.5
 LEDGERS, NODES, COMPLETE = "ledgers", "nodes", "complete"
 
@@ -359,10 +360,14 @@ def _add_node(plan: Plan, root: str, node: Node) -> None:
 
 def refusal(plan: Plan) -> str:
     """Return the reason why a plan must not be carried out."""
-    more = plan.collision_count - len(plan.collisions)
-    known = "; ".join(plan.collisions) + (f"; and {more} more" if more else "")
+    shown = plan.collisions[:COLLISIONS_SHOWN_MAX]
+    more = plan.collision_count - len(shown)
+    known = "; ".join(shown) + (f"; and {more} more" if more else "")
     conflicts = "conflict" if plan.collision_count == 1 else "conflicts"
-    return f"{plan.collision_count} {conflicts}: {known}"
+    return (
+        f"{plan.collision_count} {conflicts}: {known}. Copy to a new cluster, or delete these"
+        " topics, subscriptions and namespaces on one side"
+    )
 
 
 async def _first_done(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:

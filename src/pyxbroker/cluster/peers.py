@@ -15,7 +15,7 @@ from pyxbroker.client.admin import follow, json_of, refuse_errors
 from pyxbroker.client.authentication import Authentication, method_named
 from pyxbroker.client.client import Client
 from pyxbroker.client.entries import OutgoingMessage
-from pyxbroker.client.errors import BadSetting, ClientError, HttpRefused
+from pyxbroker.client.errors import BadSetting, ClientError, ConnectionFailed, HttpRefused
 from pyxbroker.client.http import HttpConnections
 from pyxbroker.client.producer import ProducerSettings
 from pyxbroker.client.settings import ClientSettings
@@ -26,6 +26,8 @@ HOPS_MAX = 5
 ANSWER_TIMEOUT_S = 60.0
 """Time limit of one answer, and of a message to be stored."""
 CONNECT_TIMEOUT_S = 5.0
+READY = "/admin/v2/brokers/ready"
+PROBE_TIMEOUT_S = 2.0
 IN_PARALLEL_MAX = 64
 """Requests to other brokers that wait for an answer."""
 UNAUTHORIZED = 401
@@ -83,6 +85,21 @@ class ClusterPeers:
                 raise ServiceNotReady(
                     f"The broker at {url}, which answers this, cannot be asked: {error}"
                 ) from error
+
+    async def silence(self, to: Redirect) -> str:
+        url = self._web_url(to.urls)
+        if not url:
+            return ""
+        asking = self._http.request("GET", url + READY, {"Accept": "application/json"})
+        try:
+            await asyncio.wait_for(asking, PROBE_TIMEOUT_S)
+        except (TimeoutError, asyncio.TimeoutError):
+            return f"silent for {PROBE_TIMEOUT_S:g} s"
+        except ConnectionFailed as error:
+            return error.reason
+        except ClientError:
+            pass  # a certificate that this broker does not trust
+        return ""
 
     async def publish(
         self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]

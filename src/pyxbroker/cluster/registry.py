@@ -50,7 +50,7 @@ def check_load_manager(name: str) -> None:
     if name.rpartition(".")[2] != MODULAR.rpartition(".")[2]:
         raise StartRefused(
             f"loadManagerClassName is {name!r}: a broker of a cluster shares its bundles only by"
-            f" {MODULAR}. All brokers of a cluster need the same class."
+            f" {MODULAR}. All brokers of a cluster need the same class"
         )
 
 
@@ -151,7 +151,7 @@ class BrokerRegistration:
         return (
             f"broker {broker_id} is registered with the id {self._id} of this broker, or with one"
             " of its addresses. Give each broker its own advertisedAddress and ports"
-            " (advertisedListeners), or stop the other broker."
+            " (advertisedListeners), or stop the other broker"
         )
 
 

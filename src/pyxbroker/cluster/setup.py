@@ -12,7 +12,9 @@ from typing import Any
 
 from pyxbroker.base.compact_json import to_short_json
 from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS
+from pyxbroker.cluster.checks import NAMES_SHOWN_MAX
 from pyxbroker.cluster.initialize import (
     DEFAULT_NAMESPACE,
     PUBLIC_TENANT,
@@ -38,7 +40,11 @@ class Setup(NamedTuple):
 
 
 async def set_up(store: MetadataStore, configuration: MetadataStore, setup: Setup) -> list[str]:
-    """Create the missing nodes; return the paths that were written. Raises MetadataError."""
+    """Create the missing nodes; return the paths that were written.
+
+    Raises ConfigError, with nothing written, for a local store of another cluster; MetadataError.
+    """
+    await _check_free(store, setup.cluster.cluster)
     written: list[str] = []
 
     async def create(where: MetadataStore, path: str, value: bytes) -> bool:
@@ -72,6 +78,22 @@ async def set_up(store: MetadataStore, configuration: MetadataStore, setup: Setu
         if not await create(configuration, path, to_short_json(record)):
             await _change(configuration, path, _growing(count), written)
     return written
+
+
+async def _check_free(store: MetadataStore, name: str) -> None:
+    """Raise ConfigError if another cluster has its ledgers and brokers in this local store.
+
+    Several clusters may be registered here as in their configuration store. Only the local store of
+    one of them has BOOKIE_RACKS.
+    """
+    names = await store.children(paths.CLUSTERS)
+    if names and name not in names and await store.exists(paths.BOOKIE_RACKS):
+        known = ", ".join(names[:NAMES_SHOWN_MAX])
+        raise ConfigError(
+            f"--metadata-store has the metadata of cluster {known}, and each cluster needs a store"
+            " of its own: name another path, as in zk:host:2181/PATH. Clusters may share"
+            " --configuration-metadata-store. Nothing was written."
+        )
 
 
 def _adding(field: str, cluster: str) -> Callable[[dict[str, Any]], bool]:

@@ -155,9 +155,11 @@ class ZooKeeperStore(MetadataStore):
         except BaseException as error:
             await self.close()
             if isinstance(error, asyncio.TimeoutError):
+                unknown = await unknown_name(self.hosts)
                 raise Unavailable(
                     f"no ZooKeeper answers at {self.hosts} (waited"
-                    f" {self._connect_timeout_s:g} s). Start it, or correct {self._setting}"
+                    f" {self._connect_timeout_s:g} s{unknown and f'; {unknown}'}). Start it,"
+                    f" or correct {self._setting}"
                 ) from None
             raise
 
@@ -473,12 +475,27 @@ class ZooKeeperStore(MetadataStore):
             self._notify_session(SessionEvent.SESSION_LOST)
 
 
+async def unknown_name(hosts: str) -> str:
+    """Return a sentence about a host whose name cannot be resolved; empty if all names can be."""
+    loop = asyncio.get_running_loop()
+    for each in hosts.partition("/")[0].split(","):
+        found = _HOST.fullmatch(each.strip())
+        name = "" if found is None else found[1].strip("[]")
+        try:
+            await loop.getaddrinfo(name, None)
+        except OSError as error:
+            return f"the host name {name} cannot be resolved: {error.strerror}"
+    return ""
+
+
 def _check_hosts(hosts: str) -> None:
     """Raise MetadataError for an address of ZooKeeper that is not HOST[:PORT][,HOST[:PORT]]."""
     for each in hosts.partition("/")[0].split(","):
         found = _HOST.fullmatch(each.strip())
         if found is None or not 0 < int(found["port"] or DEFAULT_PORT) <= PORT_MAX:
+            whole = "" if each == hosts else f" in {hosts!r}"
             raise MetadataError(
-                f"{each!r} is no address of ZooKeeper: expected zk:HOST:PORT[,HOST:PORT][/CHROOT],"
+                f"{each!r}{whole} is no address of ZooKeeper: expected"
+                " zk:HOST:PORT[,HOST:PORT][/CHROOT],"
                 f" with ports of 1 to {PORT_MAX} and IPv6 addresses in brackets"
             )

@@ -19,6 +19,10 @@ class ManagedLedgerWriteFailed(ManagedLedgerError):
     """The journal failed: nothing can be added until the broker is restarted."""
 
 
+class ManagedLedgerTooFewBookies(ManagedLedgerError):
+    """Nothing can be added until there are enough bookies for the next ledger."""
+
+
 class ManagedLedgerTerminated(ManagedLedgerError):
     """The managed ledger was terminated: nothing can be added any more."""
 

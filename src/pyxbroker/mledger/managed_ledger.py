@@ -46,6 +46,7 @@ from pyxbroker.mledger.errors import (
     ManagedLedgerNotReady,
     ManagedLedgerTakenBack,
     ManagedLedgerTerminated,
+    ManagedLedgerTooFewBookies,
     ManagedLedgerWriteFailed,
 )
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -382,6 +383,8 @@ class ManagedLedger:
         """Return the error for an operation that the present state does not allow."""
         if self._failure is not None:
             return self._failure
+        if self.state is State.TOO_FEW_BOOKIES:
+            return self._too_few_bookies()
         reason = f"{self.name} is {self.state.value}"
         if self.state in PASSING:
             return ManagedLedgerNotReady(f"{reason}; try again")
@@ -594,16 +597,20 @@ class ManagedLedger:
 
         Existing entries are still read, acknowledged and deleted.
         """
-        failure = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
         log.error("the next ledger cannot be created", managed_ledger=self.name, error=error)
         self.state = State.TOO_FEW_BOOKIES
         self.lack_of_bookies = str(error)
+        failure = self._too_few_bookies()
         self.client.wait_for_bookies(self)
         self.current = None
         self.index_ledgers()
         self._fail_runs(failure)
         if self.listener is not None:
             self.listener.on_managed_ledger_write_failed(failure)
+
+    def _too_few_bookies(self) -> ManagedLedgerTooFewBookies:
+        sentence = f"{self.name} has no next ledger: {self.lack_of_bookies}"
+        return ManagedLedgerTooFewBookies(sentence)
 
     async def _write_end(self) -> None:
         """Store the end of the last ledger in the list, if no next ledger does so."""

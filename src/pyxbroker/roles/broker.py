@@ -22,7 +22,7 @@ from pyxbroker.metadata.store import SessionEvent, Unavailable
 from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.roles import parts
 from pyxbroker.roles.cluster_member import ClusterMember
-from pyxbroker.roles.cluster_stores import ClusterStores
+from pyxbroker.roles.cluster_stores import ClusterStores, open_reporting
 from pyxbroker.roles.early_parts import authentication_of, listeners_of, open_ports
 from pyxbroker.roles.remote_storage import RemoteStorage
 from pyxbroker.settings.config import Config
@@ -121,10 +121,10 @@ class ClusterBroker:
             log.info("the broker is starting", waits_for=what)
 
     async def _open_metadata(self) -> None:
+        self._wait_for(f"ZooKeeper at {self._stores.hosts}")
         while True:
-            self._wait_for(f"ZooKeeper at {self._stores.hosts}")
             try:
-                await self.metadata.open()
+                await open_reporting(self.metadata, self._stores.hosts, self._wait_for)
                 return
             except Unavailable as error:
                 log.warning("ZooKeeper cannot be reached yet", error=error)

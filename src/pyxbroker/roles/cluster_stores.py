@@ -74,12 +74,19 @@ async def open_reporting(store: MetadataStore, hosts: str, on_wait: Callable[[st
     """Open a store; on_wait(what) is called if ZooKeeper does not answer soon. Raises
     MetadataError.
     """
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(REPORT_AFTER_S, on_wait, f"ZooKeeper at {hosts}")
+    reporting = asyncio.create_task(_report(hosts, on_wait))
     try:
         await store.open()
     finally:
-        timer.cancel()
+        reporting.cancel()
+
+
+async def _report(hosts: str, on_wait: Callable[[str], None]) -> None:
+    await asyncio.sleep(REPORT_AFTER_S)
+    from pyxbroker.metadata.zookeeper import unknown_name  # imported by now
+
+    unknown = await unknown_name(hosts)
+    on_wait(f"ZooKeeper at {hosts}{unknown and f' ({unknown})'}")
 
 
 class ClusterStores:

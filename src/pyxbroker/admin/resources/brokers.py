@@ -4,13 +4,13 @@ Pulsar's Brokers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 from pyxbroker import __version__
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, this_broker
+from pyxbroker.admin.store_check import record_of_cluster
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     BACKLOG_QUOTA_CHECK,
@@ -28,7 +28,6 @@ from pyxbroker.web.endpoint import Answer, Endpoint, Query
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.response import JSON, Response
 
-HEALTH_TIMEOUT_S = 5.0
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -46,12 +45,7 @@ async def health(request: Request) -> Response:
     reason = broker.failure()
     if reason is not None:
         return refusal(503, reason)
-    cluster = paths.cluster(broker.config.clusterName)
-    try:
-        found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
-    except asyncio.TimeoutError:
-        return refusal(503, f"The metadata store has not answered for {HEALTH_TIMEOUT_S:.0f} s.")
-    if found is None:
+    if await record_of_cluster(broker) is None:
         return refusal(503, f"The metadata store has no cluster {broker.config.clusterName!r}.")
     return _plain_text("ok")
 

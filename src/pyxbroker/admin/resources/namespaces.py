@@ -378,7 +378,7 @@ ENDPOINTS = (
                 "Deletes its topics, too, if forceDeleteNamespaceAllowed is true.",
                 False,
             ),
-            Query("authoritative", "Accepted and ignored: there is no other broker.", False),
+            Query("authoritative", "Accepted and ignored: any broker deletes a namespace.", False),
         ),
     ),
     Endpoint(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, topic_of
+from pyxbroker.admin.store_check import record_of_cluster
 from pyxbroker.auth.authorization import GET_STATS
 from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.broker.why.answers import why_subscription, why_topic
@@ -16,6 +17,11 @@ from pyxbroker.web.response import Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 LINE_BYTES = 1 << 10  # of the answer, per subscription
+
+
+async def _check_store(request: Request) -> None:
+    """Raise HttpError 503 soon if the metadata store does not answer. Used as a precheck."""
+    await record_of_cluster(request.app.broker)
 
 
 async def get_of_topic(request: Request) -> Response:
@@ -73,6 +79,7 @@ ENDPOINTS = (
             },
         ),
         topic_of,
+        precheck=_check_store,
     ),
     Endpoint(
         "GET",
@@ -85,5 +92,6 @@ ENDPOINTS = (
             {"type": "object", "properties": {**_ANSWER, "subscription": _TEXT}},
         ),
         topic_of,
+        precheck=_check_store,
     ),
 )

@@ -11,6 +11,7 @@ from pyxbroker.base.errors import (
     PulsarError,
     ServiceNotReady,
     SubscriptionNotFound,
+    TooFewBookies,
     TopicBusy,
     TopicNotFound,
 )
@@ -26,7 +27,7 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore
-from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTooFewBookies
 
 if TYPE_CHECKING:
     from pyxbroker.broker.peers import TopicsElsewhere
@@ -189,7 +190,9 @@ class TopicDeletion:
         except ManagedLedgerError as error:
             if topic.fenced:
                 raise ServiceNotReady(f"Topic {name} is being closed; look it up again.") from error
-            raise PersistenceError(f"Topic {name} was not terminated: {error}") from error
+            lacks_bookies = isinstance(error, ManagedLedgerTooFewBookies)
+            refusal = TooFewBookies if lacks_bookies else PersistenceError
+            raise refusal(f"Topic {name} was not terminated: {error}") from error
 
     async def close_all(self) -> None:
         """Close every topic. Failures are logged, and recovered from at the next start."""

@@ -16,6 +16,7 @@ from pyxbroker.base.errors import (
     PersistenceError,
     PulsarError,
     ServiceNotReady,
+    TooFewBookies,
     TopicNotFound,
 )
 from pyxbroker.base.histogram import Histogram
@@ -34,7 +35,7 @@ from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.broker.topics.unused_topics import UnusedTopics
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.errors import LedgerError, NotEnoughBookies
 from pyxbroker.ledger.retries import is_temporary
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Unavailable
 from pyxbroker.mledger import compacted_ledger
@@ -445,7 +446,9 @@ class TopicLoader:
             )
         except (LedgerError, Unavailable) as error:
             if not is_temporary(error):
-                raise PersistenceError(f"Topic {name} cannot be opened: {error}.") from error
+                lacks_bookies = isinstance(error, NotEnoughBookies)
+                refusal = TooFewBookies if lacks_bookies else PersistenceError
+                raise refusal(f"Topic {name} cannot be opened: {error}.") from error
             # Nothing of this attempt stays in memory: the next request starts again.
             log.error("a topic cannot be opened now", topic=name, error=error)
             why = "the metadata store cannot answer" if isinstance(error, Unavailable) else error

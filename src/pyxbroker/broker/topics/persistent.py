@@ -18,6 +18,7 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     SubscriptionBusy,
     SubscriptionNotFound,
+    TooFewBookies,
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
@@ -135,7 +136,7 @@ class PersistentTopic(Topic):
         if self.managed_ledger.state is State.TOO_FEW_BOOKIES:
             # The client retries until the policy or the bookies have changed.
             lack = self.managed_ledger.lack_of_bookies
-            raise PersistenceError(f"Topic {self.name} cannot be written: {lack}.")
+            raise TooFewBookies(f"Topic {self.name} cannot be written: {lack}.")
 
     async def wait_for_bookies(self) -> None:
         await self.managed_ledger.wait_for_bookies(BOOKIES_WAIT_S)
