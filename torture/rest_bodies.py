@@ -214,5 +214,5 @@ async def _status(reader: asyncio.StreamReader) -> int:
     """Of the answer, or of the one behind a 100."""
     status = 100
     while status == 100:
-        status, _, body = await an_answer(reader)
-    return 503 if status == 500 and TOO_FEW_BOOKIES.encode() in body else status
+        status, _, _ = await an_answer(reader)
+    return status

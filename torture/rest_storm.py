@@ -81,8 +81,7 @@ class Storm:
     async def _take(self, reader: asyncio.StreamReader, number: int, request: bytes) -> bool:
         status, last, body = await asyncio.wait_for(an_answer(reader), ANSWER_S_MAX)
         self.statuses[status] += 1
-        is_refusal = status in REFUSALS or TOO_FEW_BOOKIES.encode() in body
-        if status >= 500 and not is_refusal:
+        if status >= 500 and status not in REFUSALS:
             self._problem(number, request, f"{status} {body[:300]!r}")
         return last
 
