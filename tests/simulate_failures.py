@@ -75,8 +75,8 @@ class Simulation:
         self.elects_at = 0.0
         self.cuts: dict[frozenset[str], tuple[float, float]] = {}  # with their begins and ends
         self.healed: dict[frozenset[str], float] = {}
-        self.removed: list[tuple[str, str, int, Sight]] = []  # remover, removed process, why
-        self.reached_since: dict[tuple[str, str, int], bool] = {}
+        self.removed: list[tuple[int, int]] = []  # start times of the remover and of the removed
+        self.reached_since: dict[tuple[int, int], bool] = {}
         for number in range(count):
             self.spawn(f"b{number}:8080")
         self.run_for(SETTLED_S)
@@ -180,7 +180,7 @@ class Simulation:
             link.quiet_at = self.now
             if not link.is_open and link.retry_at <= self.now:
                 link.is_open = True
-                self.reached_since[(process.name, name, started)] = True
+                self.reached_since[(process.started, started)] = True
                 process.detector.note(name, started, Sight.REACHED)
             return
         is_cut = frozenset((process.name, name)) in self.cuts
@@ -226,8 +226,8 @@ class Simulation:
         del self.registered[name]
         self._depose(name)
         process.detector.on_removed(name)
-        self.removed.append((process.name, name, started, sight))
-        self.reached_since[(process.name, name, started)] = False
+        self.removed.append((process.started, started))
+        self.reached_since[(process.started, started)] = False
         other = self.brokers[name]
         if other.started == started:
             other.registers_at = self.now + 0.1 * self.random.random()
@@ -237,9 +237,8 @@ class Simulation:
     def _judge(self, remover: Process, other: Process, started: int, sight: Sight) -> None:
         if other.started == started and (other.runs or not other.has_machine):
             self._check_count(remover)
-        key = (remover.name, other.name, started)
-        before = [why for by, name, process, why in self.removed if (by, name, process) == key]
-        if before and (sight is Sight.SILENT or not self.reached_since[key]):
+        key = (remover.started, started)
+        if key in self.removed and (sight is Sight.SILENT or not self.reached_since[key]):
             raise BrokenPromise(f"{remover.name} removed {other.name} again ({sight.value})")
         if other.started != started or not other.runs:
             return
