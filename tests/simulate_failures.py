@@ -181,7 +181,7 @@ class Simulation:
             if not link.is_open and link.retry_at <= self.now:
                 link.is_open = True
                 self.reached_since[(process.started, started)] = True
-                process.detector.note(name, started, Sight.REACHED)
+                process.detector.note(name, started, Sight.REACHED, self.now)
             return
         is_cut = frozenset((process.name, name)) in self.cuts
         is_refused = not is_cut and ((not other.runs and other.has_machine) or not is_it)
@@ -190,12 +190,12 @@ class Simulation:
             if is_refused or quiet_s > TIMEOUT_S * (0.25 + 0.25 * self.random.random()):
                 link.is_open = False
                 link.quiet_at = self.now
-                process.detector.note(name, started, Sight.UNKNOWN)
+                process.detector.note(name, started, Sight.UNKNOWN, self.now)
         elif is_refused:
-            process.detector.note(name, started, Sight.REFUSED)
+            process.detector.note(name, started, Sight.REFUSED, self.now)
             link.retry_at = self.now + 0.05
         elif quiet_s > TIMEOUT_S / 2:
-            process.detector.note(name, started, Sight.SILENT)
+            process.detector.note(name, started, Sight.SILENT, self.now)
 
     def _decide(self, process: Process) -> None:
         detector = process.detector
@@ -205,7 +205,9 @@ class Simulation:
                 process.asked = (self.now, {})
                 witnesses = [self.brokers[each] for each in detector.witnesses()]
                 silent = [each for each in witnesses if not self._reaches(process, each)]
-                answers = {each.name: each.detector.answer() for each in witnesses}
+                answers: dict[str, Answer] = {}
+                for each in witnesses:
+                    answers[each.name] = each.detector.answer()
                 for each in silent:
                     del answers[each.name]
                 delay_s = TIMEOUT_S / 2 if silent else 0.05 * self.random.random()

@@ -19,7 +19,7 @@ def detector(*peers: str, leader: str = OWN, sight: Sight = Sight.REACHED) -> Fa
     made.follow({OWN: 1, **dict.fromkeys(peers, 1)})
     made.elect(leader)
     for each in peers:
-        made.note(each, 1, sight)
+        made.note(each, 1, sight, 0.0)
     return made
 
 
@@ -35,35 +35,36 @@ def test_a_peer_that_refuses_connections_has_failed_unless_another_one_reaches_i
         (Sight.UNKNOWN, []),
     ):
         made = detector(B, C)
-        made.note(B, 1, Sight.REFUSED)
+        made.note(B, 1, Sight.REFUSED, 0.0)
         assert made.witnesses() == [C]
         assert made.decide({C: about(B, sight)}, 0.0) == failed
     made = detector(B)
-    made.note(B, 1, Sight.REFUSED)
+    made.note(B, 1, Sight.REFUSED, 0.0)
     assert made.decide({}, 0.0) == [B]
 
 
 def test_a_silent_peer_has_failed_if_most_brokers_find_so() -> None:
     made = detector(B)
-    made.note(B, 1, Sight.SILENT)
+    made.note(B, 1, Sight.SILENT, 0.0)
     assert made.decide({}, 0.0) == []
-    for answers, failed in (({C: about(B, Sight.SILENT)}, []), ({}, [])):
+    answers: dict[str, Answer]
+    for answers in ({C: about(B, Sight.SILENT)}, {}):
         made = detector(B, C, D)
-        made.note(B, 1, Sight.SILENT)
-        assert made.decide(answers, 0.0) == failed
+        made.note(B, 1, Sight.SILENT, 0.0)
+        assert made.decide(answers, 0.0) == []
     made = detector(B, C, D)
-    made.note(B, 1, Sight.SILENT)
+    made.note(B, 1, Sight.SILENT, 0.0)
     assert made.decide({C: about(B, Sight.SILENT), D: about(B, Sight.REFUSED)}, 0.0) == [B]
 
 
 def test_what_is_known_about_an_earlier_process_does_not_count() -> None:
     made = detector(B, C)
-    made.note(B, 1, Sight.REFUSED)
+    made.note(B, 1, Sight.REFUSED, 0.0)
     made.follow({OWN: 1, B: 2, C: 1})
     assert made.decide({}, 0.0) == []
-    made.note(B, 1, Sight.REFUSED)
+    made.note(B, 1, Sight.REFUSED, 0.0)
     assert made.answer()[B] == (Sight.UNKNOWN, 2)
-    made.note(B, 2, Sight.REFUSED)
+    made.note(B, 2, Sight.REFUSED, 0.0)
     assert made.decide({C: about(B, Sight.REFUSED)}, 0.0) == []
 
 
@@ -76,37 +77,47 @@ def test_the_leader_decides_or_the_lowest_id_without_it() -> None:
     ):
         made = detector(B, C, D, leader=leader)
         for name, sight in sights.items():
-            made.note(name, 1, sight)
-        made.note(C, 1, Sight.REFUSED)
+            made.note(name, 1, sight, 0.0)
+        made.note(C, 1, Sight.REFUSED, 0.0)
         assert (C in made.decide({}, 0.0)) is decides
     lower = FailureDetector(D)
     lower.follow({B: 1, C: 1, D: 1})
-    lower.note(B, 1, Sight.REACHED)
-    lower.note(C, 1, Sight.REFUSED)
+    lower.note(B, 1, Sight.REACHED, 0.0)
+    lower.note(C, 1, Sight.REFUSED, 0.0)
     assert lower.wait_s(0.0) is None
 
 
 def test_a_removed_peer_that_lives_is_not_removed_again_for_its_silence() -> None:
     made = detector(B, C)
     silent = {C: about(B, Sight.SILENT)}
-    made.note(B, 1, Sight.SILENT)
+    made.note(B, 1, Sight.SILENT, 0.0)
     assert made.decide(silent, 0.0) == [B]
     made.on_removed(B)
     made.follow({OWN: 1, C: 1})
     made.follow({OWN: 1, B: 1, C: 1})
     assert made.wait_s(10.0) is None
-    made.note(B, 1, Sight.REFUSED)
+    made.note(B, 1, Sight.REFUSED, 0.0)
     assert made.wait_s(10.0) is None
-    made.note(B, 1, Sight.REACHED)
-    made.note(B, 1, Sight.SILENT)
+    made.note(B, 1, Sight.REACHED, 0.0)
+    made.note(B, 1, Sight.SILENT, 0.0)
     assert made.wait_s(10.0) is None
-    made.note(B, 1, Sight.REFUSED)
+    made.note(B, 1, Sight.REFUSED, 0.0)
     assert made.decide(silent, 10.0) == [B]
+
+
+def test_the_silence_of_a_removed_peer_counts_again_after_it_answered_for_some_minutes() -> None:
+    for answered_s, failed in ((500.0, []), (700.0, [B])):
+        made = detector(B, C)
+        made.note(B, 1, Sight.SILENT, 0.0)
+        made.on_removed(B)
+        made.note(B, 1, Sight.REACHED, 10.0)
+        made.note(B, 1, Sight.SILENT, 10.0 + answered_s)
+        assert made.decide({C: about(B, Sight.SILENT)}, 1000.0) == failed
 
 
 def test_peers_are_asked_again_after_growing_pauses() -> None:
     made = detector(B, C)
-    made.note(B, 1, Sight.REFUSED)
+    made.note(B, 1, Sight.REFUSED, 0.0)
     now, pauses = 0.0, []
     for _ in range(9):
         assert made.wait_s(now) == 0
@@ -141,7 +152,8 @@ def run(seed: int, make: MakeDetector = FailureDetector) -> Simulation:
         elif kind == "pause":
             simulation.pause(name, draw.choice((0.2, 0.7, 2.0, 9.0)))
         elif kind == "cut":
-            simulation.cut(*draw.sample(names, 2), draw.choice((0.3, 2.0, 9.0)))
+            one, other = draw.sample(names, 2)
+            simulation.cut(one, other, draw.choice((0.3, 2.0, 9.0)))
         else:
             side = draw.sample(names, draw.randrange(1, count))
             for one, other in itertools.product(side, set(names) - set(side)):
@@ -229,9 +241,9 @@ class AsksOnce(FailureDetector):
 
 
 class IgnoresSilence(FailureDetector):
-    def note(self, name: str, started: int, sight: Sight) -> None:
+    def note(self, name: str, started: int, sight: Sight, now_s: float) -> None:
         if sight is not Sight.SILENT:
-            super().note(name, started, sight)
+            super().note(name, started, sight, now_s)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ that a peer has failed, if the brokers that it asks agree:
   broker find so. Half of a divided cluster removes nothing.
 
 The safety of stored messages does not depend on it. A peer that was removed and is registered again
-lives: it is not removed again before it was reached, and its silence does not count any more.
+lives: it is not removed again before it was reached, and its silence counts again only after it has
+answered for some minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 
 ASK_AGAIN_S = 0.1
 ASK_AGAIN_MAX_S = 5.0
+TRUSTED_AFTER_S = 600.0
 
 
 class Sight(enum.Enum):
@@ -44,6 +46,7 @@ class _Peer:
     def __init__(self, started: int) -> None:
         self.started = started
         self.sight = Sight.UNKNOWN
+        self.since_s = 0.0
         self.was_removed = False
         self.is_reached_since = True  # since it was removed
         self.ask_at = 0.0
@@ -83,14 +86,17 @@ class FailureDetector:
         """Take the id of the leader, empty if none is known."""
         self._leader = leader
 
-    def note(self, name: str, started: int, sight: Sight) -> None:
+    def note(self, name: str, started: int, sight: Sight, now_s: float) -> None:
         """Take what the connection to a process shows."""
         peer = self._peers.get(name)
         if peer is None or peer.started != started:
             return
-        if sight is not peer.sight:
-            peer.ask_at, peer.pause_s = 0.0, ASK_AGAIN_S
-        peer.sight = sight
+        if sight is peer.sight:
+            return
+        if peer.sight is Sight.REACHED and now_s - peer.since_s > TRUSTED_AFTER_S:
+            peer.was_removed = False
+        peer.sight, peer.since_s = sight, now_s
+        peer.ask_at, peer.pause_s = 0.0, ASK_AGAIN_S
         peer.is_reached_since |= sight is Sight.REACHED
 
     def answer(self) -> dict[str, tuple[Sight, int]]:

@@ -153,7 +153,7 @@ class PeerWatch:
             return Sight.REACHED, None
 
     def _note(self, name: str, started: int, sight: Sight) -> None:
-        self._detector.note(name, started, sight)
+        self._detector.note(name, started, sight, self._loop.time())
         self._changed.set()
 
     def _on_beat(self, due: float) -> None:
