@@ -202,15 +202,14 @@ class Simulation:
         if process.asked is None:
             wait_s = detector.wait_s(self.now)
             if wait_s is not None and wait_s <= 0:
-                process.asked = (self.now, {})
                 witnesses = [self.brokers[each] for each in detector.witnesses()]
-                silent = [each for each in witnesses if not self._reaches(process, each)]
-                answers: dict[str, Answer] = {}
-                for each in witnesses:
-                    answers[each.name] = each.detector.answer()
-                for each in silent:
-                    del answers[each.name]
-                delay_s = TIMEOUT_S / 2 if silent else 0.05 * self.random.random()
+                answers: dict[str, Answer] = {
+                    each.name: each.detector.answer()
+                    for each in witnesses
+                    if self._reaches(process, each)
+                }
+                is_slow = len(answers) < len(witnesses)
+                delay_s = TIMEOUT_S / 2 if is_slow else 0.05 * self.random.random()
                 process.asked = (self.now + delay_s, answers)
             return
         done_at, answers = process.asked

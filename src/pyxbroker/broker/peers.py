@@ -97,6 +97,9 @@ class ClusterView(Protocol):
     def peers(self) -> dict[str, Any]:
         """Return by their ids what this broker knows about the processes of the others."""
 
+    def removed_peers(self) -> int:
+        """Return the number of failed brokers that this one has removed."""
+
 
 def topic_path(topic: TopicName) -> str:
     """Return the percent-encoded path of a topic in REST."""

@@ -25,7 +25,7 @@ TRUSTED_AFTER_S = 600.0
 
 
 class Sight(enum.Enum):
-    """What a broker knows about the process of a peer."""
+    """The state of a peer as another broker sees it."""
 
     UNKNOWN = "unknown"
     """The connection was lost, or is being opened for the first time."""
@@ -37,7 +37,7 @@ class Sight(enum.Enum):
 
 FAILED = (Sight.REFUSED, Sight.SILENT)
 Answer = Mapping[str, tuple[Sight, int]]
-"""What a broker knows about its peers by their ids, each with the start time of the process."""
+"""The peers of a broker as it sees them, by their ids, each with the start time of the process."""
 
 
 class _Peer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +57,8 @@ class PeerWatch:
         peers: ClusterPeers,
         timeout_s: float,
     ) -> None:
-        self.removed: Counter[str] = Counter()
-        """Brokers that this one has removed, by what it knew about them."""
+        self.removed = 0
+        """The number of brokers that this one has removed."""
         self._store = store
         self._id = broker_id
         self._registered = registered
@@ -215,7 +214,7 @@ class PeerWatch:
             if not await self._delete(paths.broker(name), lambda value: _started(value) == started):
                 return
             self._detector.on_removed(name)
-            self.removed[sight.value] += 1
+            self.removed += 1
             log.warning("removing a failed broker", broker=name, state=sight.value, agree=agree)
             await self._delete(paths.LEADER, lambda value: _leads(value, name))
             bundles = await self._delete_owned(addresses_of(report.fields, OF_BROKER))

@@ -125,6 +125,9 @@ class ClusterMember:
     def peers(self) -> dict[str, Any]:
         return self.watch.sights()
 
+    def removed_peers(self) -> int:
+        return self.watch.removed
+
     # --- the end --------------------------------------------------------------------------------
 
     async def leave(self) -> None:
