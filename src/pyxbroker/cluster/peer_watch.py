@@ -40,6 +40,8 @@ SIGHTS_PATH = "/admin/v2/broker-stats/peers"
 PAUSE_S = 0.05
 """Time between two attempts to connect."""
 PAUSE_MAX_S = 1.0
+REFUSED_PAUSE_S = 30.0
+"""The same after the peer has refused the login of this broker."""
 
 
 class PeerWatch:
@@ -76,10 +78,10 @@ class PeerWatch:
 
     def start(self) -> None:
         """Begin to watch the registered brokers."""
-        self._registered.listen(self._on_registered)
-        self._on_registered()
         self._on_beat(self._loop.time())
         self._deciding = self._loop.create_task(self._decide())
+        self._registered.listen(self._on_registered)
+        self._on_registered()
 
     def close(self) -> None:
         """Close the connections, and decide nothing more."""
@@ -101,6 +103,8 @@ class PeerWatch:
     # --- connections ----------------------------------------------------------------------------
 
     def _on_registered(self) -> None:
+        if self._deciding is None:
+            return
         ours = {
             name: report
             for name, report in self._registered.reports.items()
@@ -120,36 +124,27 @@ class PeerWatch:
         pause_s = PAUSE_S
         while True:
             began = self._loop.time()
-            sight, connection = await self._connect(addresses, name)
-            if sight is not Sight.SILENT or self._late_at < began:
-                self._note(name, started, sight)
-            if connection is not None:
-                pause_s = PAUSE_S
-                try:
-                    error = await connection.wait_ended()
-                finally:
-                    connection.close()
-                log.debug("a connection to another broker has ended", broker=name, error=error)
-                self._note(name, started, Sight.UNKNOWN)
-            else:
+            try:
+                connection = await self._requests.connect(addresses, self._timeout_s / 2)
+            except ClientError as error:
+                sight = _sight_of(error)
+                if sight is not Sight.SILENT or self._late_at < began:
+                    self._note(name, started, sight)
+                if not isinstance(error, ConnectionFailed):
+                    # Only its session with the metadata store shows when this process ends.
+                    log.warning("another broker refuses a login", broker=name, error=error)
+                    pause_s = REFUSED_PAUSE_S
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
-
-    async def _connect(self, addresses: Addresses, name: str) -> tuple[Sight, Any]:
-        """Return what an attempt to connect shows, and the connection."""
-        try:
-            return Sight.REACHED, await self._requests.connect(addresses, self._timeout_s / 2)
-        except ConnectFailed as error:
-            is_refused = isinstance(error.__cause__, ConnectionRefusedError)
-            return (Sight.REFUSED if is_refused else Sight.SILENT), None
-        except AnswerTimeout:
-            return Sight.SILENT, None
-        except ConnectionFailed:
-            return Sight.UNKNOWN, None  # it was lost meanwhile
-        except ClientError as error:
-            # The process lives. Only its session with the metadata store shows when it ends.
-            log.warning("another broker refuses a connection", broker=name, error=error)
-            return Sight.REACHED, None
+                continue
+            pause_s = PAUSE_S
+            self._note(name, started, Sight.REACHED)
+            try:
+                reason = await connection.wait_ended()
+            finally:
+                connection.close()
+            log.debug("a connection to another broker has ended", broker=name, error=reason)
+            self._note(name, started, Sight.UNKNOWN)
 
     def _note(self, name: str, started: int, sight: Sight) -> None:
         self._detector.note(name, started, sight, self._loop.time())
@@ -158,7 +153,7 @@ class PeerWatch:
     def _on_beat(self, due: float) -> None:
         """Note if this process was too slow to read answers in time."""
         now = self._loop.time()
-        pause_s = self._timeout_s / 8
+        pause_s = self._timeout_s / 4
         if now - due > pause_s:
             self._late_at = now
         self._beat = self._loop.call_at(now + pause_s, self._on_beat, now + pause_s)
@@ -172,6 +167,8 @@ class PeerWatch:
             self._detector.elect("" if leader is None else leader.broker_id)
             wait_s = self._detector.wait_s(self._loop.time())
             if wait_s is None or wait_s > 0:
+                # Not for long: another broker may become the leader.
+                wait_s = min(wait_s or self._timeout_s, self._timeout_s)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), wait_s)
                 continue
@@ -246,6 +243,14 @@ class PeerWatch:
         except (BadVersion, NotFound):
             return False
         return True
+
+
+def _sight_of(error: ClientError) -> Sight:
+    """Return what an attempt to connect shows that has failed."""
+    if isinstance(error, ConnectFailed):
+        is_refused = isinstance(error.__cause__, ConnectionRefusedError)
+        return Sight.REFUSED if is_refused else Sight.SILENT
+    return Sight.SILENT if isinstance(error, AnswerTimeout) else Sight.REACHED
 
 
 def _started(value: bytes) -> object:
