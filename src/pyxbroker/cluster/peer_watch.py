@@ -41,7 +41,7 @@ PAUSE_S = 0.05
 """Time between two attempts to connect."""
 PAUSE_MAX_S = 1.0
 REFUSED_PAUSE_S = 30.0
-"""The same after the peer has refused the login of this broker."""
+"""Time until the next attempt after the peer has refused the login of this broker."""
 
 
 class PeerWatch:
