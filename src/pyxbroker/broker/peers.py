@@ -94,6 +94,12 @@ class ClusterView(Protocol):
     def owned_bundles(self) -> list[tuple[str, str]]:
         """Return namespace and range of each bundle that this broker owns."""
 
+    def peers(self) -> dict[str, Any]:
+        """Return by their ids what this broker knows about the processes of the others."""
+
+    def removed_peers(self) -> int:
+        """Return the number of failed brokers that this one has removed."""
+
 
 def topic_path(topic: TopicName) -> str:
     """Return the percent-encoded path of a topic in REST."""

@@ -81,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_request_id = 0
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[Any] = self._loop.create_future()
+        self._ended: asyncio.Future[ClientError] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None
         self._keep_alive: asyncio.TimerHandle | None = None
         self._has_heard = False
@@ -101,6 +102,10 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection; requests that wait for their answers fail."""
         self._end(Closed(f"the connection to {self.url} was closed by the client"))
+
+    async def wait_ended(self) -> ClientError:
+        """Wait for the end of the connection; return the reason."""
+        return await asyncio.shield(self._ended)
 
     @property
     def is_open(self) -> bool:
@@ -265,6 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.error is not None:
             return
         self.error = error
+        self._ended.set_result(error)
         if self._transport is not None:
             # An abort drops what was not written yet; a close by the client sends it first.
             self._transport.close() if isinstance(error, Closed) else self._transport.abort()

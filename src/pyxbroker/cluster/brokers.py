@@ -38,12 +38,12 @@ class Report(NamedTuple):
 
 
 class RegisteredBrokers:
-    """Follows the registrations. `on_change` is called after each change of one."""
+    """Follows the registrations."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.reports: Mapping[str, Report] = MappingProxyType({})
-        self.on_change: Callable[[], None] = lambda: None
         self._store = store
+        self._listeners: list[Callable[[], None]] = []
         self._values: dict[str, bytes] = {}
         self._changed = asyncio.Event()
         self._read_once = asyncio.Event()
@@ -57,6 +57,10 @@ class RegisteredBrokers:
         self._changed.set()
         self._task = asyncio.get_running_loop().create_task(self._follow())
         await self._read_once.wait()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call a function after each change of a registration."""
+        self._listeners.append(listener)
 
     async def close(self) -> None:
         """Stop following."""
@@ -109,4 +113,5 @@ class RegisteredBrokers:
         if reports.keys() != self.reports.keys():
             log.info("registered brokers", brokers=", ".join(reports) or "none")
         self.reports = MappingProxyType(reports)
-        self.on_change()
+        for listener in self._listeners:
+            listener()

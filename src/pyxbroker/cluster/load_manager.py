@@ -102,7 +102,7 @@ class LoadManager:
         this one. Call it before the broker registers.
         """
         self._unsubscribe = self._store.on_session(self._on_session_event)
-        self._brokers.on_change = self._take
+        self._brokers.listen(self._take)
         self._take()
         await self._measure_use()
         # The CPU was used for the start of the process, and a small change is not reported.

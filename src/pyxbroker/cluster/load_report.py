@@ -92,6 +92,8 @@ class LocalBrokerData(NamedTuple):
     advertised_listeners: Mapping[str, Any] = {}
     load_manager_class_name: str = MODULAR
     start_timestamp: int = 0
+    pyxbroker_version: str = ""
+    """The version of a broker of this kind; empty for others. Pulsar ignores the field."""
 
     @property
     def total(self) -> BundleStats:
@@ -167,6 +169,7 @@ class LocalBrokerData(NamedTuple):
             "startTimestamp": self.start_timestamp,
             "maxResourceUsage": self.max_usage,
             "loadReportType": TYPE,
+            **({"pyxbrokerVersion": self.pyxbroker_version} if self.pyxbroker_version else {}),
         }
 
 

@@ -8,7 +8,7 @@ compare-and-set. It decides which broker opens a topic, so that brokers do not f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -121,24 +121,14 @@ class BundleOwnership:
         other brokers take them.
         """
         try:
-            async for bundle in self._of_earlier_process():
+            for bundle, node in await owner_nodes(self._store):
                 if self.is_closing:
                     return
-                await self.acquire(bundle)
+                if node.value == self._value:
+                    await self.acquire(bundle)
         except MetadataError as error:
             # Each bundle is acquired when a client needs it.
             log.warning("the bundles of the former process are not taken back", error=error)
-
-    async def _of_earlier_process(self) -> AsyncIterator[BundleName]:
-        for tenant in await self._store.children(paths.OWNERS):
-            for name in await self._store.children(paths.bundle_owners(tenant)):
-                namespace = f"{tenant}/{name}"
-                ranges = await self._store.children(paths.bundle_owners(namespace))
-                nodes = [paths.bundle_owner(namespace, each) for each in ranges]
-                found = await self._store.get_all(nodes)
-                for each, node in zip(ranges, found, strict=True):
-                    if isinstance(node, GetResult) and node.value == self._value:
-                        yield BundleName(namespace, each)
 
     async def release(self, bundle: BundleName) -> bool:
         """Close the topics of a bundle, then delete its node. Return False if this broker does not
@@ -200,3 +190,27 @@ class BundleOwnership:
     async def _check_all(self) -> None:
         async for bundle in in_slices(list(self._nodes)):
             self._check(bundle)
+
+
+async def owner_nodes(store: MetadataStore) -> list[tuple[BundleName, GetResult]]:
+    """Return the nodes of all bundles that have owners. Raises MetadataError."""
+    tenants = await store.children(paths.OWNERS)
+    namespaces = await _children(store, tenants)
+    bundles = [BundleName(*each.rsplit("/", 1)) for each in await _children(store, namespaces)]
+    found = await store.get_all([paths.bundle_owner(*each) for each in bundles])
+    for node in found:
+        if isinstance(node, BaseException):
+            raise node
+    pairs = zip(bundles, found, strict=True)
+    return [(bundle, node) for bundle, node in pairs if isinstance(node, GetResult)]
+
+
+async def _children(store: MetadataStore, names: list[str]) -> list[str]:
+    """Return the children of nodes below the owners, each with the name of its parent."""
+    children = []
+    found = await store.children_all([paths.bundle_owners(each) for each in names])
+    for name, below in zip(names, found, strict=True):
+        if isinstance(below, BaseException):
+            raise below
+        children += [f"{name}/{each}" for each in below]
+    return children

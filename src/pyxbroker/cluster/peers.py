@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from pyxbroker.base.errors import ServiceNotReady
@@ -11,9 +12,11 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
 from pyxbroker.broker.peers import CALLER, Ask, PeerRefused
+from pyxbroker.client.addresses import Address
 from pyxbroker.client.admin import follow, json_of, refuse_errors
 from pyxbroker.client.authentication import Authentication, method_named
 from pyxbroker.client.client import Client
+from pyxbroker.client.connection import Connection
 from pyxbroker.client.entries import OutgoingMessage
 from pyxbroker.client.errors import BadSetting, ClientError, ConnectionFailed, HttpRefused
 from pyxbroker.client.http import HttpConnections
@@ -117,6 +120,23 @@ class ClusterPeers:
             raise ServiceNotReady(
                 f"Another broker serves {topic}, and this broker cannot publish there: {error}"
             ) from error
+
+    async def connect(self, to: Addresses, timeout_s: float) -> Connection:
+        """Open a connection, which ends when the broker is silent for a while.
+
+        `timeout_s` is the limit for the connection and for its first answer, and the longest
+        silence after that. Raises ClientError.
+        """
+        settings = replace(
+            self._settings,
+            connect_timeout_s=timeout_s,
+            operation_timeout_s=timeout_s,
+            keep_alive_s=timeout_s / 2,
+        )
+        url = to.broker_url_tls if self._is_tls else to.broker_url
+        if not url:
+            raise BadSetting("it has no port that this broker may use (brokerClientTlsEnabled)")
+        return await Connection.open(Address(url), settings)
 
     def close(self) -> None:
         """Close all connections."""

@@ -7,8 +7,9 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyxbroker import __version__
 from pyxbroker.base import bundles
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.log import get_logger
@@ -24,6 +25,7 @@ from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
 from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.peer_watch import PeerWatch
 from pyxbroker.cluster.peers import ClusterPeers
 from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
 from pyxbroker.cluster.topics_elsewhere import ClusterTopics
@@ -48,6 +50,7 @@ class ClusterMember:
         self.broker = broker
         self._metadata = metadata
         report = starting_report(broker.listeners, PULSAR_VERSION, int(time.time() * 1000))
+        report = report._replace(pyxbroker_version=__version__)
         self.registration = BrokerRegistration(
             metadata, broker.broker_id, report.fields(), broker.fail
         )
@@ -63,7 +66,11 @@ class ClusterMember:
             Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
             self._put,
         )
-        self.peers = ClusterPeers(broker.config, broker.addresses)
+        self.requests = ClusterPeers(broker.config, broker.addresses)
+        self.watch = PeerWatch(
+            *(metadata, broker.broker_id, self.registered, self.election, self.requests),
+            broker.config.brokerFailureTimeoutMs / 1000,
+        )
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -94,12 +101,14 @@ class ClusterMember:
         broker.topics.loader.check_served = broker.check_served
         broker.topics.sweep.bundles = self.duties.bundles
         if broker.topics.policies.has_records:
-            broker.topics.policies.records.publish_elsewhere = self.peers.publish
-        broker.topics.deletion.elsewhere = ClusterTopics(broker.ownership, self.peers)
-        broker.peers = self.peers
+            broker.topics.policies.records.publish_elsewhere = self.requests.publish
+        broker.topics.deletion.elsewhere = ClusterTopics(broker.ownership, self.requests)
+        broker.peers = self.requests
         broker.cluster = self
         await self.registration.acquire()
         self._taking_back = asyncio.ensure_future(self.owned.take_back())
+        if broker.config.brokerFailureTimeoutMs > 0:
+            self.watch.start()
 
     # --- as ClusterView (broker/peers.py) describes ---------------------------------------------
 
@@ -113,16 +122,24 @@ class ClusterMember:
     def owned_bundles(self) -> list[tuple[str, str]]:
         return [(each.namespace, each.range) for each in self.owned.owned()]
 
+    def peers(self) -> dict[str, Any]:
+        return self.watch.sights()
+
+    def removed_peers(self) -> int:
+        return self.watch.removed
+
     # --- the end --------------------------------------------------------------------------------
 
     async def leave(self) -> None:
         """Give up all bundles, one after the other; other brokers take them."""
+        self.watch.close()
         await self.registration.release()
         await self.owned.release_all()
 
     async def close(self) -> None:
         """End what is bound to the session."""
-        self.peers.close()
+        self.watch.close()
+        self.requests.close()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.election.close(), RESIGN_TIMEOUT_S)
         if self._taking_back is not None:
@@ -145,6 +162,6 @@ class ClusterMember:
     async def _put(self, to: Addresses, path: str) -> None:
         """Send a PUT request to a broker. Raises OwnerFailed."""
         try:
-            await self.peers.ask(Redirect(to, False), Ask("PUT", path))
+            await self.requests.ask(Redirect(to, False), Ask("PUT", path))
         except (PeerRefused, ServiceNotReady) as error:
             raise OwnerFailed(str(error)) from error

@@ -131,6 +131,7 @@ class ProcessMetrics:
 
             found = await stats_by_bundle(topics.registry, broker.namespaces.bundles)
             bundles = {name: each.fields() for name, each in found.items()}
+        peers = [] if broker.cluster is None else list(broker.cluster.peers().values())
         numbers = {
             "connections": broker.connection_count,
             "connections_opened": broker.connections_opened,
@@ -141,6 +142,8 @@ class ProcessMetrics:
             "loads_failed": topics.loader.loads_failed,
             "loads_pending": topics.loader.loads_pending,
             "garbage_ledgers_deleted": broker.garbage.deleted if broker.garbage else 0,
+            "unreached_peers": sum(each["state"] != "reached" for each in peers),
+            "removed_peers": 0 if broker.cluster is None else broker.cluster.removed_peers(),
             "lookups_pending": broker.lookups_pending,
             "lookups_answered": sum(broker.lookups_us.counts),
             "lookups_failed": broker.lookups_failed,

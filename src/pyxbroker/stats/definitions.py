@@ -660,6 +660,17 @@ BROKER = (
         kind=COUNTER,
     ),
     Stat(
+        "unreached_peers",
+        "Registered brokers of this kind that this broker does not reach.",
+        "pyxbroker_unreached_brokers",
+    ),
+    Stat(
+        "removed_peers",
+        "Failed brokers whose bundles this broker has given up since the start.",
+        "pyxbroker_removed_brokers_total",
+        kind=COUNTER,
+    ),
+    Stat(
         "is_healthy",
         "1 if the broker stores messages, 0 if it refuses them.",
         "pulsar_health",

@@ -240,6 +240,12 @@ async def get_bookie_operations(request: Request) -> Response:
 # --- load -------------------------------------------------------------------------------------
 
 
+async def get_peers(request: Request) -> Response:
+    """Return what this broker knows about the processes of the others of its kind."""
+    cluster = request.app.broker.cluster
+    return Response.json({} if cluster is None else cluster.peers())
+
+
 async def get_load_report(request: Request) -> Response:
     """Return Pulsar's LocalBrokerData with current values."""
     broker = request.app.broker
@@ -309,6 +315,16 @@ ENDPOINTS = (
         "Pending bookie operations of persistent topics.",
         Answer("Pulsar's PendingBookieOpsStats by namespace and topic.", ANY),
         queue="broker-stats",
+    ),
+    Endpoint(
+        "GET",
+        PATH + "/peers",
+        get_peers,
+        READ_BROKER_STATS,
+        "The other brokers of this kind in the cluster, as the connections to them show.",
+        Answer(
+            "By broker id: state (unknown, reached, refused, silent), startTimestamp in ms.", ANY
+        ),
     ),
     Endpoint(
         "GET",

@@ -21,6 +21,15 @@ class SeveralBrokers(Section, title="Several brokers"):
         minimum=1,
         dynamic=True,
     )
+    brokerFailureTimeoutMs: int = limit(
+        1000,
+        "Time after which a broker that does not answer the other ones, in the opinion of most of"
+        " them, loses its bundles; one whose process has ended loses them immediately. 0: only"
+        " the end of its session with the metadata store counts, as for Apache's brokers. Pulsar"
+        " has no such setting.",
+        unit="ms",
+        minimum=0,
+    )
     brokerClientAuthenticationPlugin: str = setting(
         "",
         "How this broker logs in to other brokers, such as"
