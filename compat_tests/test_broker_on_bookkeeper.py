@@ -478,6 +478,9 @@ def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
 ) -> None:
     settings, sentence = BAD[case]
     zookeeper = cluster.zookeeper.address
+    client = official_client(broker.url)
+    client.create_producer("persistent://public/default/compared").send(b"")
+    client.close()
     broker.stop()
     wrong = cluster.broker(
         f"wrong-{case}",
