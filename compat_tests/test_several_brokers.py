@@ -18,6 +18,7 @@ import pulsar
 import pytest
 from harness import wire
 from harness.brokers import Broker, ClusterBroker
+from harness.go_client import Client as GoClient
 from harness.raw import RawConnection
 from harness.tokens import SECRET, TOKENS, data_url, token
 from pulsar.schema import Integer, JsonSchema, Record
@@ -106,10 +107,12 @@ def lookup(broker: Broker, topic: str) -> dict[str, Any]:
     return found
 
 
-def unload(broker: Broker, topic: str) -> None:
+def unload(broker: Broker, topic: str, to: ClusterBroker | None = None) -> None:
     """Unload the bundle of a topic, by a request to any broker."""
     bundle = get(broker, f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
     target = f"/admin/v2/namespaces/public/default/{bundle}/unload"
+    if to is not None:
+        target += f"?destinationBroker={to.host}:{to.web_port}"
     assert get(broker, target, "PUT")[0] == 204
 
 
@@ -165,9 +168,9 @@ class Sender:
 class Stream:
     """Sends 1,000 messages per second without waiting for receipts, until it is stopped."""
 
-    def __init__(self, url: str, topic: str) -> None:
-        self._client = official_client(url)
-        self._producer = self._client.create_producer(topic, batching_enabled=False)
+    def __init__(self, client: pulsar.Client | GoClient, topic: str) -> None:
+        self._client = client
+        self._producer = client.create_producer(topic, batching_enabled=False)
         self._is_over = threading.Event()
         self._receipts_s: list[float] = []
         self._failures: list[str] = []
@@ -484,21 +487,24 @@ def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
     assert stored(pair[0], topic) == sender.bodies
 
 
-def test_a_move_under_load_is_short_and_stores_nothing_twice(pair: list[ClusterBroker]) -> None:
-    topic = "persistent://public/default/load"
+@pytest.mark.parametrize("new_client", [official_client, GoClient])
+def test_a_move_under_load_is_short_and_stores_nothing_twice(
+    pair: list[ClusterBroker], new_client: Callable[[str], pulsar.Client | GoClient]
+) -> None:
+    topic = f"persistent://public/default/load-{new_client.__name__}"
     with contextlib.closing(official_client(pair[0].url)) as client:
         client.subscribe(topic, "retains").close()
-    urls = ",".join(each.url.removeprefix("pulsar://") for each in pair)
-    with Stream(f"pulsar://{urls}", topic) as stream:
-        for number in range(6):
+    leaving, other = pair
+    with Stream(new_client(leaving.url), topic) as stream:
+        for number in range(7):
             stream.wait()
-            unload(pair[number % 2], topic)
+            unload(pair[number // 2 % 2], topic, to=pair[number % 2])
+            assert owner(leaving, topic) == pair[number % 2].url
+        # The client knows no other broker for a lookup than the one that leaves.
         stream.wait()
-        leaving, other = split_pair(pair, topic)
         assert leaving.stop() in (0, -signal.SIGTERM)
         stream.wait()
     assert all_stored(other, topic) == [payload(number) for number in range(stream.sent)]
-    # One wait of the client, which doubles with each refused lookup, is 0.1 s.
     assert stream.longest_s < 1.0
     leaving.start()
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyxbroker import __version__
 from pyxbroker.base import bundles
@@ -21,6 +21,7 @@ from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.handover import Handovers
 from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
 from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership
@@ -32,9 +33,6 @@ from pyxbroker.cluster.topics_elsewhere import ClusterTopics
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.stats.load import Load
-
-if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.cluster")
 
@@ -71,6 +69,7 @@ class ClusterMember:
             *(metadata, broker.broker_id, self.registered, self.election, self.requests),
             broker.config.brokerFailureTimeoutMs / 1000,
         )
+        self._handovers: Handovers | None = None
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -98,6 +97,7 @@ class ClusterMember:
             self.load_manager.choose,
             self.load_manager.plan,
         )
+        self._handovers = Handovers(broker.ownership, self.owned, self.requests, broker.listeners)
         broker.topics.loader.check_served = broker.check_served
         broker.topics.sweep.bundles = self.duties.bundles
         if broker.topics.policies.has_records:
@@ -135,6 +135,8 @@ class ClusterMember:
         self.watch.close()
         await self.registration.release()
         await self.owned.release_all()
+        if self._handovers is not None:
+            await self._handovers.finish()
 
     async def close(self) -> None:
         """End what is bound to the session."""
@@ -152,12 +154,8 @@ class ClusterMember:
     async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
         parsed = bundles.parse(bundle.range)
         topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed)
-        return partial(self._notify_clients, topics)
-
-    def _notify_clients(self, topics: list[Topic]) -> None:
-        """Notify the clients of closed topics, whose bundle is without an owner now."""
-        for topic in topics:
-            topic.send_notices()
+        assert self._handovers is not None  # the broker gets bundles when it has joined
+        return partial(self._handovers.begin, bundle, topics)
 
     async def _put(self, to: Addresses, path: str) -> None:
         """Send a PUT request to a broker. Raises OwnerFailed."""
