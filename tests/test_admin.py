@@ -223,7 +223,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
             *("ClustersLimitReached", "ResourceGroupInUse", "ResourceGroupsLimitReached"),
             "BundlesLimitReached",
             *("TenantsLimitReached", "NamespacesLimitReached", "TopicsLimitReached"),
-            "PoliciesTooLarge",
+            *("PoliciesTooLarge", "NamespaceOfOtherClusters"),
         },
         422: {"InvalidSchema"},
         429: {"TooManyRequests"},
