@@ -487,6 +487,39 @@ def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
     assert stored(pair[0], topic) == sender.bodies
 
 
+def test_a_split_leaves_topics_open_unless_it_unloads_them(
+    pair: list[ClusterBroker], namespace: str
+) -> None:
+    topic = named(pair[0], namespace, pair[0].url, "split")
+    local = f"/admin/v2/namespaces/{namespace}/bundles"
+    with contextlib.closing(official_client(pair[1].url)) as client:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic)
+
+        def split(query: str = "") -> None:
+            bundle = get(pair[0], f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
+            count = ask(pair[0], local)["numBundles"]
+            ask(pair[1], f"/admin/v2/namespaces/{namespace}/{bundle}/split{query}", "PUT")
+            seen(lambda: ask(pair[1], local)["numBundles"] == count + 1)
+
+        producer.send(b"0")
+        before = ask(pair[0], f"/admin/v2/{path_of(topic)}/stats")["publishers"][0]
+        split()
+        producer.send(b"1")
+        after = ask(pair[0], f"/admin/v2/{path_of(topic)}/stats")["publishers"][0]
+        assert after["connectedSince"] == before["connectedSince"]
+        assert owner(pair[1], topic) == pair[0].url
+        bundle = get(pair[0], f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
+        owned = ask(
+            pair[0],
+            f"/admin/v2/brokers/{CLUSTER}/{pair[0].host}:{pair[0].web_port}/ownedNamespaces",
+        )
+        assert f"{namespace}/{bundle}" in owned
+        split("?unload=true")
+        producer.send(b"2")
+        assert receive(consumer, 3) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("new_client", [official_client, GoClient])
 def test_a_move_under_load_is_short_and_stores_nothing_twice(
     pair: list[ClusterBroker], new_client: Callable[[str], pulsar.Client | GoClient]
@@ -499,7 +532,7 @@ def test_a_move_under_load_is_short_and_stores_nothing_twice(
         for number in range(7):
             stream.wait()
             unload(pair[number // 2 % 2], topic, to=pair[number % 2])
-            assert owner(leaving, topic) == pair[number % 2].url
+            seen(lambda number=number: owner(leaving, topic) == pair[number % 2].url)
         # The client knows no other broker for a lookup than the one that leaves.
         stream.wait()
         assert leaving.stop() in (0, -signal.SIGTERM)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from metadata_backends import coroutine_test
+from pyxbroker.base.bundles import WHOLE, Bundle, hash_of
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
@@ -16,8 +17,11 @@ from pyxbroker.broker.lookup import SERVE, Redirect
 from pyxbroker.broker.peers import Ask
 from pyxbroker.cluster import handover
 from pyxbroker.cluster.handover import Handovers
+from pyxbroker.cluster.ownership import BundleName
 from pyxbroker.metadata import paths
 from test_cluster_lookup import BUNDLE, TOPIC, Member, cluster, eventually
+
+HALVES = [Bundle(0, 1 << 31), Bundle(1 << 31, WHOLE.upper)]
 
 
 class Notified:
@@ -65,7 +69,7 @@ def query(to: Redirect) -> str:
 
 def handovers(members: list[Member], of: Member) -> tuple[Handovers, Lookups]:
     lookups = Lookups(members)
-    return Handovers(of.rule, of.owned, lookups, of.listeners), lookups
+    return Handovers(of.rule, of.boundaries, of.owned, lookups, of.listeners), lookups
 
 
 def named(member: Member) -> list[Addresses]:
@@ -171,3 +175,24 @@ async def test_without_clients_a_bundle_stays_without_an_owner() -> None:
     await moves.finish()
     assert topic.told == []
     assert await leader.store.get(paths.bundle_owner(*BUNDLE)) is None
+
+
+@coroutine_test
+async def test_topics_of_a_bundle_that_was_split_are_handed_over_with_their_parts() -> None:
+    leader, other = members = await cluster(2)
+    for each in members:
+        each.boundaries = split_boundaries  # type: ignore[method-assign]
+        each.rule._boundaries = split_boundaries
+    parts = [BundleName("public/default", str(each)) for each in HALVES]
+    part = parts[hash_of(TOPIC) >= HALVES[1].lower]
+    leader.plan(part, other.id)
+    moves, _ = handovers(members, leader)
+    topic = Notified()
+    moves.begin(BUNDLE, [topic])  # type: ignore[list-item]
+    await moves.finish()
+    assert other.owned.owned() == [part]
+    assert topic.told == named(other)
+
+
+async def split_boundaries(namespace: str) -> list[int]:
+    return [HALVES[0].lower, HALVES[1].lower, HALVES[1].upper]

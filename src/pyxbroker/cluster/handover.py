@@ -5,12 +5,14 @@ of its topics are notified, and connect to that broker without a lookup.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.lookup import Ownership, Refuse, Serve
@@ -22,6 +24,7 @@ from pyxbroker.metadata.store import MetadataError
 if TYPE_CHECKING:
     from pyxbroker.broker.listeners import OfListener
     from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.cluster.lookup import Boundaries
 
 log = get_logger("pyxbroker.cluster")
 
@@ -32,12 +35,20 @@ RETRY_S = 0.02
 
 
 class Handovers:
-    """The handovers of one broker. `ownership` names the broker that takes a bundle."""
+    """The handovers of one broker. `ownership` names the broker that takes a bundle, and
+    `boundaries` returns the boundaries of a namespace's bundles.
+    """
 
     def __init__(
-        self, ownership: Ownership, owned: BundleOwnership, peers: Peers, listeners: Listeners
+        self,
+        ownership: Ownership,
+        boundaries: Boundaries,
+        owned: BundleOwnership,
+        peers: Peers,
+        listeners: Listeners,
     ) -> None:
         self._ownership = ownership
+        self._boundaries = boundaries
         self._owned = owned
         self._peers = peers
         self._listeners = listeners
@@ -47,14 +58,32 @@ class Handovers:
         """Begin to hand a bundle over, and notify the clients of its closed topics then."""
         topics = [each for each in topics if each.has_notices]
         if topics:
-            task = asyncio.get_running_loop().create_task(self._hand_over(bundle, topics))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._hand_over_all(bundle.namespace, topics))
+
+    def _start(self, handover: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(handover)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
         """Wait until the clients of all bundles are notified."""
-        if self._tasks:
+        while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _hand_over_all(self, namespace: str, topics: Sequence[Topic]) -> None:
+        """Hand over the present bundles of topics: theirs may have been split."""
+        found: dict[BundleName, list[Topic]] = {}
+        try:
+            boundaries = await self._boundaries(namespace)
+            async for each in in_slices(topics):
+                bundle = BundleName(namespace, str(bundle_of(each.name, boundaries)))
+                found.setdefault(bundle, []).append(each)
+        except (PulsarError, MetadataError):
+            for each in topics:
+                each.send_notices()
+            return
+        for bundle, some in found.items():
+            self._start(self._hand_over(bundle, some))
 
     async def _hand_over(self, bundle: BundleName, topics: Sequence[Topic]) -> None:
         owner: OfListener | None = None

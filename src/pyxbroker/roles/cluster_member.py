@@ -11,8 +11,10 @@ from typing import Any
 
 from pyxbroker import __version__
 from pyxbroker.base import bundles
-from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.bundles import Bundle, bundle_of
+from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
@@ -31,7 +33,7 @@ from pyxbroker.cluster.peers import ClusterPeers
 from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
 from pyxbroker.cluster.topics_elsewhere import ClusterTopics
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.stats.load import Load
 
 log = get_logger("pyxbroker.cluster")
@@ -97,7 +99,10 @@ class ClusterMember:
             self.load_manager.choose,
             self.load_manager.plan,
         )
-        self._handovers = Handovers(broker.ownership, self.owned, self.requests, broker.listeners)
+        self._handovers = Handovers(
+            *(broker.ownership, broker.namespaces.boundaries, self.owned, self.requests),
+            broker.listeners,
+        )
         broker.topics.loader.check_served = broker.check_served
         broker.topics.sweep.bundles = self.duties.bundles
         if broker.topics.policies.has_records:
@@ -153,9 +158,25 @@ class ClusterMember:
 
     async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
         parsed = bundles.parse(bundle.range)
-        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed)
+        stays = await self._stays(bundle.namespace, parsed)
+        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed, stays)
         assert self._handovers is not None  # the broker gets bundles when it has joined
         return partial(self._handovers.begin, bundle, topics)
+
+    async def _stays(self, namespace: str, bundle: Bundle) -> Callable[[TopicName], bool]:
+        """Return a function that returns True for a topic that stays at this broker although it is
+        in a bundle that is given up: the bundle was split, and this broker owns the topic's part.
+        """
+        try:
+            boundaries = await self.broker.namespaces.boundaries(namespace)
+        except (PulsarError, MetadataError):
+            return lambda topic: False
+
+        def stays(topic: TopicName) -> bool:
+            now = bundle_of(topic, boundaries)
+            return now != bundle and self.owned.is_owned(BundleName(namespace, str(now)))
+
+        return stays
 
     async def _put(self, to: Addresses, path: str) -> None:
         """Send a PUT request to a broker. Raises OwnerFailed."""
