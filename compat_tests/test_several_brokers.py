@@ -475,6 +475,12 @@ def test_any_broker_names_the_brokers_of_the_cluster(pair: list[ClusterBroker]) 
     assert len(leaders) == 1 and leaders < ids
     assert owned[0] == owned[1]
     assert owned[0][0] and owned[0][1] and not owned[0][0] & owned[0][1]
+    assert [
+        f"pulsar/{one}/0x00000000_0xffffffff" in of for one, of in zip(ids, owned[0], strict=True)
+    ] == [
+        True,
+        True,
+    ]
 
 
 def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
@@ -487,9 +493,9 @@ def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
     assert stored(pair[0], topic) == sender.bodies
 
 
-def test_a_split_leaves_topics_open_unless_it_unloads_them(
-    pair: list[ClusterBroker], namespace: str
-) -> None:
+def test_a_split_leaves_topics_open_unless_it_unloads_them(pair: list[ClusterBroker]) -> None:
+    namespace = "public/split"
+    ask(pair[1], f"/admin/v2/namespaces/{namespace}", "PUT", {"bundles": {"numBundles": 8}})
     topic = named(pair[0], namespace, pair[0].url, "split")
     local = f"/admin/v2/namespaces/{namespace}/bundles"
     with contextlib.closing(official_client(pair[1].url)) as client:

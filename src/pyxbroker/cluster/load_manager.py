@@ -187,6 +187,7 @@ class LoadManager:
             last_stats={
                 str(bundle): of_bundles.get(str(bundle), BundleStats())
                 for bundle in self._owned.owned()
+                if not is_of_one_broker(bundle.namespace)
             },
         )
         if not is_report_due(self._written, now, now.last_update, self._config):

@@ -27,10 +27,11 @@ from pyxbroker.cluster.handover import Handovers
 from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
 from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership
-from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.ownership import HERE, BundleName, BundleOwnership
 from pyxbroker.cluster.peer_watch import PeerWatch
 from pyxbroker.cluster.peers import ClusterPeers
-from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
+from pyxbroker.cluster.registry import AnotherBroker, BrokerRegistration, check_load_manager
+from pyxbroker.cluster.shedding import heartbeat_namespace
 from pyxbroker.cluster.topics_elsewhere import ClusterTopics
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore
@@ -111,6 +112,13 @@ class ClusterMember:
         broker.peers = self.requests
         broker.cluster = self
         await self.registration.acquire()
+        # As in Pulsar, the namespace with the name of this broker is never another broker's.
+        heartbeat = BundleName(heartbeat_namespace(broker.broker_id), str(bundles.WHOLE))
+        if await self.owned.acquire(heartbeat) != HERE:
+            raise AnotherBroker(
+                f"Another broker owns {heartbeat}, which is named after this broker. Choose another"
+                " advertisedAddress or web port for one of them."
+            )
         self._taking_back = asyncio.ensure_future(self.owned.take_back())
         if broker.config.brokerFailureTimeoutMs > 0:
             self.watch.start()
