@@ -227,7 +227,10 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
         },
         422: {"InvalidSchema"},
         429: {"TooManyRequests"},
-        503: {"AnswersNotRead", "MetadataStoreError", "ServiceNotReady", "TooManyBodies"},
+        503: {
+            *("AnswersNotRead", "MetadataStoreError", "ServiceNotReady", "TooManyBodies"),
+            "TooFewBookies",
+        },
     }
     expected = next((status for status, names in statuses.items() if kind.__name__ in names), 500)
     assert kind.http_status == expected
