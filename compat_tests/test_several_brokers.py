@@ -18,6 +18,7 @@ import pulsar
 import pytest
 from harness import wire
 from harness.brokers import Broker, ClusterBroker
+from harness.go_client import Client as GoClient
 from harness.raw import RawConnection
 from harness.tokens import SECRET, TOKENS, data_url, token
 from pulsar.schema import Integer, JsonSchema, Record
@@ -106,10 +107,12 @@ def lookup(broker: Broker, topic: str) -> dict[str, Any]:
     return found
 
 
-def unload(broker: Broker, topic: str) -> None:
+def unload(broker: Broker, topic: str, to: ClusterBroker | None = None) -> None:
     """Unload the bundle of a topic, by a request to any broker."""
     bundle = get(broker, f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
     target = f"/admin/v2/namespaces/public/default/{bundle}/unload"
+    if to is not None:
+        target += f"?destinationBroker={to.host}:{to.web_port}"
     assert get(broker, target, "PUT")[0] == 204
 
 
@@ -165,9 +168,9 @@ class Sender:
 class Stream:
     """Sends 1,000 messages per second without waiting for receipts, until it is stopped."""
 
-    def __init__(self, url: str, topic: str) -> None:
-        self._client = official_client(url)
-        self._producer = self._client.create_producer(topic, batching_enabled=False)
+    def __init__(self, client: pulsar.Client | GoClient, topic: str) -> None:
+        self._client = client
+        self._producer = client.create_producer(topic, batching_enabled=False)
         self._is_over = threading.Event()
         self._receipts_s: list[float] = []
         self._failures: list[str] = []
@@ -472,6 +475,12 @@ def test_any_broker_names_the_brokers_of_the_cluster(pair: list[ClusterBroker]) 
     assert len(leaders) == 1 and leaders < ids
     assert owned[0] == owned[1]
     assert owned[0][0] and owned[0][1] and not owned[0][0] & owned[0][1]
+    assert [
+        f"pulsar/{one}/0x00000000_0xffffffff" in of for one, of in zip(ids, owned[0], strict=True)
+    ] == [
+        True,
+        True,
+    ]
 
 
 def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
@@ -484,21 +493,57 @@ def test_nothing_is_lost_across_unloads(pair: list[ClusterBroker]) -> None:
     assert stored(pair[0], topic) == sender.bodies
 
 
-def test_a_move_under_load_is_short_and_stores_nothing_twice(pair: list[ClusterBroker]) -> None:
-    topic = "persistent://public/default/load"
+def test_a_split_leaves_topics_open_unless_it_unloads_them(pair: list[ClusterBroker]) -> None:
+    namespace = "public/split"
+    ask(pair[1], f"/admin/v2/namespaces/{namespace}", "PUT", {"bundles": {"numBundles": 8}})
+    topic = named(pair[0], namespace, pair[0].url, "split")
+    local = f"/admin/v2/namespaces/{namespace}/bundles"
+    with contextlib.closing(official_client(pair[1].url)) as client:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic)
+
+        def split(query: str = "") -> None:
+            bundle = get(pair[0], f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
+            count = ask(pair[0], local)["numBundles"]
+            ask(pair[1], f"/admin/v2/namespaces/{namespace}/{bundle}/split{query}", "PUT")
+            seen(lambda: ask(pair[1], local)["numBundles"] == count + 1)
+
+        producer.send(b"0")
+        before = ask(pair[0], f"/admin/v2/{path_of(topic)}/stats")["publishers"][0]
+        split()
+        producer.send(b"1")
+        after = ask(pair[0], f"/admin/v2/{path_of(topic)}/stats")["publishers"][0]
+        assert after["connectedSince"] == before["connectedSince"]
+        assert owner(pair[1], topic) == pair[0].url
+        bundle = get(pair[0], f"/lookup/v2/topic/{path_of(topic)}/bundle")[1]
+        owned = ask(
+            pair[0],
+            f"/admin/v2/brokers/{CLUSTER}/{pair[0].host}:{pair[0].web_port}/ownedNamespaces",
+        )
+        assert f"{namespace}/{bundle}" in owned
+        split("?unload=true")
+        producer.send(b"2")
+        assert receive(consumer, 3) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("new_client", [official_client, GoClient])
+def test_a_move_under_load_is_short_and_stores_nothing_twice(
+    pair: list[ClusterBroker], new_client: Callable[[str], pulsar.Client | GoClient]
+) -> None:
+    topic = f"persistent://public/default/load-{new_client.__name__}"
     with contextlib.closing(official_client(pair[0].url)) as client:
         client.subscribe(topic, "retains").close()
-    urls = ",".join(each.url.removeprefix("pulsar://") for each in pair)
-    with Stream(f"pulsar://{urls}", topic) as stream:
-        for number in range(6):
+    leaving, other = pair
+    with Stream(new_client(leaving.url), topic) as stream:
+        for number in range(7):
             stream.wait()
-            unload(pair[number % 2], topic)
+            unload(pair[number // 2 % 2], topic, to=pair[number % 2])
+            seen(lambda number=number: owner(leaving, topic) == pair[number % 2].url)
+        # The client knows no other broker for a lookup than the one that leaves.
         stream.wait()
-        leaving, other = split_pair(pair, topic)
         assert leaving.stop() in (0, -signal.SIGTERM)
         stream.wait()
     assert all_stored(other, topic) == [payload(number) for number in range(stream.sent)]
-    # One wait of the client, which doubles with each refused lookup, is 0.1 s.
     assert stream.longest_s < 1.0
     leaving.start()
 

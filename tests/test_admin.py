@@ -223,11 +223,14 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
             *("ClustersLimitReached", "ResourceGroupInUse", "ResourceGroupsLimitReached"),
             "BundlesLimitReached",
             *("TenantsLimitReached", "NamespacesLimitReached", "TopicsLimitReached"),
-            "PoliciesTooLarge",
+            *("PoliciesTooLarge", "NamespaceOfOtherClusters"),
         },
         422: {"InvalidSchema"},
         429: {"TooManyRequests"},
-        503: {"AnswersNotRead", "MetadataStoreError", "ServiceNotReady", "TooManyBodies"},
+        503: {
+            *("AnswersNotRead", "MetadataStoreError", "ServiceNotReady", "TooManyBodies"),
+            "TooFewBookies",
+        },
     }
     expected = next((status for status, names in statuses.items() if kind.__name__ in names), 500)
     assert kind.http_status == expected

@@ -74,6 +74,19 @@ def test_equal_rates_are_chosen_at_random() -> None:
     assert chosen(a_load(a=a_report(), b=a_report())) == {A, B}
 
 
+def test_a_planned_broker_is_chosen_whichever_brokers_old_reports_show_the_bundle() -> None:
+    stats = {NEW: BundleStats(1.0, 1.0, 1.0, 1.0, 1, 1, 1)}
+    for shown in ("", "a", "b", "ab"):
+        load = a_load(**{name: a_report(stats if name in shown else None) for name in "ab"})
+        load.report(C, a_report(bundles(1, 1.0)), CONFIG)
+        for at, target in enumerate((B, A, A, C, B, C, A), 2_000):
+            load.plan(NEW, target, at)
+            assert chosen(load) == {target}
+            assert [NEW in load.brokers[each].bundles() for each in (A, B, C)] == [
+                each == target for each in (A, B, C)
+            ]
+
+
 def test_placed_bundles_count_before_a_report_shows_them() -> None:
     load = a_load(a=a_report(), b=a_report(), c=a_report())
     placement, counts = Placement(CONFIG, Random(1)), Counter[str | None]()

@@ -751,7 +751,7 @@ def test_clients_of_a_moving_topic_are_notified_when_its_next_broker_can_open_it
         topic = await broker.topic()
         await topic.close(is_moving=True)
         assert not await client.quiet()
-        topic.send_notices(Addresses("pulsar://next:6650"))
+        topic.send_notices(lambda listener: Addresses(f"pulsar://next{listener}:6650"))
         for name in ("close_producer", "close_consumer"):
             assert (await client.receive(name)).assignedBrokerServiceUrl == "pulsar://next:6650"
         assert not topic.is_in_use

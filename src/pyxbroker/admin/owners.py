@@ -41,6 +41,14 @@ ANSWERED_BY_ALL = frozenset(
 )
 WHY = frozenset({("GET", TOPIC + "/why"), ("GET", TOPIC + "/subscription/{subName}/why")})
 """Endpoints that redirect only to a broker that answers, and otherwise say that it does not."""
+OF_CLUSTER = frozenset(
+    {
+        ("GET", TOPIC + "/partitions"),
+        ("PUT", TOPIC + "/partitions"),
+        ("POST", TOPIC + "/createMissedPartitions"),
+    }
+)
+"""Those of ANSWERED_BY_ALL that only a cluster of the namespace answers."""
 OF_OWNED_BUNDLES = frozenset(
     {
         ("PUT", UNLOAD),
@@ -59,7 +67,11 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
 
     `resource` is the resource of the endpoint's right.
     """
-    if (endpoint.method, endpoint.path) in ANSWERED_BY_ALL:
+    name = endpoint.method, endpoint.path
+    of_part = not request.parameters.keys().isdisjoint(("topic", "bundle"))
+    if name in OF_CLUSTER or (of_part and name not in ANSWERED_BY_ALL):
+        await check_cluster(request)
+    if name in ANSWERED_BY_ALL:
         return
     if "topic" in request.parameters:
         if isinstance(resource, TopicName):
@@ -76,6 +88,15 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
             return  # the leader has to know first
         acquires = (endpoint.method, endpoint.path) not in OF_OWNED_BUNDLES
         await check_bundle(request, bundle, acquires)
+
+
+async def check_cluster(request: Request) -> None:
+    """Raise HttpError 307 if a peer cluster serves the namespace of the path; PulsarError if only
+    clusters do that are no peers.
+    """
+    peer = await request.app.broker.peer_cluster_of(namespace_of(request))
+    if peer is not None:
+        raise redirection_to(request, peer)
 
 
 async def _check_topic(request: Request, endpoint: Endpoint, topic: TopicName) -> None:

@@ -43,6 +43,13 @@ class MetadataStoreError(PulsarError):
     sentence = "The metadata store failed or cannot be reached; try again later."
 
 
+class NamespaceOfOtherClusters(MetadataStoreError):
+    """Only other clusters serve the namespace, and no peer of this cluster is among them."""
+
+    http_status = 412
+    sentence = "Namespace missing local cluster name in clusters list."
+
+
 class ConcurrentModification(MetadataStoreError):
     """Concurrent writers changed the same record during each attempt."""
 

@@ -53,11 +53,12 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.garbage_ledgers import GarbageLedgers
     from pyxbroker.broker.grant_records import GrantRecords
-    from pyxbroker.broker.lookup import Ownership, Redirect
+    from pyxbroker.broker.lookup import Decision, Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.peers import ClusterView, Peers
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights, Watcher
+    from pyxbroker.broker.serving_cluster import ServingCluster
     from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.broker.stored_records import StoredRecords
@@ -268,6 +269,13 @@ class Broker:
         return Clusters(self.metadata, self.metadata_cache, lambda: self.tenants)
 
     @cached_property
+    def serving_cluster(self) -> ServingCluster:
+        """The peer clusters that serve namespaces instead of this cluster."""
+        from pyxbroker.broker.serving_cluster import ServingCluster
+
+        return ServingCluster(self.config.clusterName, self.metadata_cache)
+
+    @cached_property
     def resource_groups(self) -> ResourceGroups:
         """The resource groups of this instance and their namespaces."""
         from pyxbroker.broker.resource_groups import ResourceGroups
@@ -455,7 +463,11 @@ class Broker:
             name = TopicName.get(topic)
             await self.topics.loader.check_name(name)
             found = self.listeners.of(listener)
-            decision = await self.ownership.find(name, authoritative, listener)
+            peer = await self.peer_cluster_of(name.namespace)
+            if peer is not None:
+                decision: Decision = Redirect(peer, authoritative=True)
+            else:
+                decision = await self.ownership.find(name, authoritative, listener)
             if isinstance(decision, Refuse):
                 raise decision.error
         except BaseException:
@@ -471,6 +483,12 @@ class Broker:
         self.lookups_us.add((time.perf_counter() - began_s) * 1e6)
         self._loopback_hint.check(client, found)
         return found
+
+    async def peer_cluster_of(self, namespace: str) -> Addresses | None:
+        """Return the addresses of the peer cluster that serves a namespace instead of this one, or
+        None. A standalone broker serves all of its namespaces. Raises NamespaceOfOtherClusters.
+        """
+        return None if self.cluster is None else await self.serving_cluster.peer_of(namespace)
 
     async def unload_bundle(self, namespace: str, bundle: Bundle) -> None:
         """Close the topics of a bundle, and own it no more. Clients look the topics up again.

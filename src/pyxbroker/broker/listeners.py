@@ -6,7 +6,7 @@ Mirrors MultipleListenerValidator and BindAddressValidator of Apache Pulsar, wit
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from pyxbroker.base.errors import UnknownListener
@@ -41,6 +41,10 @@ class Addresses(NamedTuple):
     def web_name(self) -> str:
         """Host and web port of the broker."""
         return (self.web_url or self.web_url_tls).partition("://")[2]
+
+
+OfListener = Callable[[str], Addresses]
+"""The addresses of one broker by the name of a listener."""
 
 
 class BindAddress(NamedTuple):

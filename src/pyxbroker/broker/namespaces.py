@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
+SPLITS_MAX = 7  # attempts to store a split while other brokers change the record, as in Pulsar
+SPLIT_RETRY_S = 0.1
 BOUNDARIES_MAX = 10_000  # namespaces whose boundaries stay in memory
 ROUNDS_MAX = 5  # repetitions of a deletion, while other brokers create topics
 
@@ -430,16 +432,19 @@ class Namespaces:
             del self._boundaries[next(iter(self._boundaries))]
         return boundaries
 
-    async def close_bundle(self, name: str, bundle: Bundle) -> list[Topic]:
-        """Close the topics of a bundle that are open or are being opened. Failures are logged, and
-        after `namespaceBundleUnloadingTimeoutMs` the remaining topics are left to close later.
+    async def close_bundle(
+        self, name: str, bundle: Bundle, stays: Callable[[TopicName], bool]
+    ) -> list[Topic]:
+        """Close the topics of a bundle that are open or are being opened, except those for which
+        `stays` returns True. Failures are logged, and after `namespaceBundleUnloadingTimeoutMs` the
+        remaining topics are left to close later.
 
         Return the topics, whose clients the caller notifies (Topic.send_notices).
         """
         opening = self._topics.loader.opening_in(name)
         found = {*self._topics.registry.in_namespace(name), *opening}
         moving: list[Topic] = []
-        inside = await _inside(list(found), bundle)
+        inside = [each for each in await _inside(list(found), bundle) if not stays(each)]
         closing = asyncio.ensure_future(self._close_topics(inside, moving))
         timeout_s = self._config.namespaceBundleUnloadingTimeoutMs / 1000
         if not (await asyncio.wait([closing], timeout=timeout_s))[0]:
@@ -488,26 +493,37 @@ class Namespaces:
         Raises NamespaceNotFound, BundlesLimitReached, and ConcurrentModification if the bundle does
         not exist any more.
         """
-        path = paths.local_policies(name)
         async with self.creation_lock:
             await self._topics.policies.of_namespace(NamespaceName.get(name))
-            before = await self.bundles(name)
-            if not {bundle.lower, bundle.upper} <= set(before):
-                raise ConcurrentModification("Concurrent modification")
-            boundaries = sorted({*before, *positions})
-            if len(boundaries) - 1 > BUNDLES_MAX:
-                raise BundlesLimitReached(f"A namespace has at most {BUNDLES_MAX} bundles.")
-            found = await self._store.get(path)
-            fields = {} if found is None else fields_of(path, found.value)
-            whole = {"migrated": False} | fields | {"bundles": data_of(boundaries)}
-            version = MUST_NOT_EXIST if found is None else found.version
-            try:
-                await self._store.put(path, to_json(whole), version)
-            except BadVersion as error:
-                raise ConcurrentModification("Concurrent modification") from error
-            finally:
-                self._cache.forget(path)
-        log.info("a bundle was split", namespace=name, bundle=str(bundle))
+            for _ in range(SPLITS_MAX):
+                if await self._store_split(name, bundle, positions):
+                    log.info("a bundle was split", namespace=name, bundle=str(bundle))
+                    return
+                await asyncio.sleep(SPLIT_RETRY_S)
+        raise ConcurrentModification("Concurrent modification")
+
+    async def _store_split(self, name: str, bundle: Bundle, positions: list[int]) -> bool:
+        """Store a split; return False if another broker changes the record at the same time."""
+        path = paths.local_policies(name)
+        before = await self.bundles(name)
+        found = await self._store.get(path)
+        fields = {} if found is None else fields_of(path, found.value)
+        if fields.get("bundles"):
+            before = boundaries_of(fields["bundles"])
+        if not {bundle.lower, bundle.upper} <= set(before):
+            raise ConcurrentModification("Concurrent modification")
+        boundaries = sorted({*before, *positions})
+        if len(boundaries) - 1 > BUNDLES_MAX:
+            raise BundlesLimitReached(f"A namespace has at most {BUNDLES_MAX} bundles.")
+        whole = {"migrated": False} | fields | {"bundles": data_of(boundaries)}
+        version = MUST_NOT_EXIST if found is None else found.version
+        try:
+            await self._store.put(path, to_json(whole), version)
+        except BadVersion:
+            return False
+        finally:
+            self._cache.forget(path)
+        return True
 
     async def delete_bundle(self, name: str, bundle: Bundle, force: bool) -> None:
         """Delete the topics of a bundle, with force. The bundle itself remains, and topics can be

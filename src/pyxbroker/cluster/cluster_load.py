@@ -178,13 +178,24 @@ class ClusterLoad:
     def move(self, bundle: str, source: str, target: str, now_ms: int) -> None:
         """Count a bundle as one of the target instead of the source."""
         old, new = self.brokers[source], self.brokers[target]
-        if old.arriving.pop(bundle, None) is None:
+        if old.arriving.pop(bundle, None) is None or bundle in old.report.last_stats:
             old.leaving[bundle] = now_ms
         new.leaving.pop(bundle, None)
         new.arriving[bundle] = self._gained[bundle] = now_ms
         old.lost_ms = new.gained_ms = now_ms
         old.sums = new.sums = None
         self._shed[bundle] = (now_ms, source)
+
+    def plan(self, bundle: str, target: str, now_ms: int) -> None:
+        """Count a bundle as one of the target. Old reports may show it at any broker."""
+        new = self.brokers[target]
+        for source, broker in self.brokers.items():
+            if source != target and bundle in broker.bundles():
+                self.move(bundle, source, target, now_ms)
+        if bundle not in new.arriving:
+            new.leaving.pop(bundle, None)
+            new.arriving[bundle] = self._gained[bundle] = new.gained_ms = now_ms
+            new.sums = None
 
     def move_failed(self, bundle: str, source: str, target: str) -> None:
         """Count a bundle as one of the source again. It is not moved again in the grace period."""

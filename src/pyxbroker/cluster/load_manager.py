@@ -187,6 +187,7 @@ class LoadManager:
             last_stats={
                 str(bundle): of_bundles.get(str(bundle), BundleStats())
                 for bundle in self._owned.owned()
+                if not is_of_one_broker(bundle.namespace)
             },
         )
         if not is_report_due(self._written, now, now.last_update, self._config):
@@ -227,13 +228,7 @@ class LoadManager:
 
     def plan(self, bundle: BundleName, broker_id: str) -> None:
         """Choose a registered broker as the next one of a bundle."""
-        name = str(bundle)
-        for source, broker in self.load.brokers.items():
-            if name in broker.bundles():
-                if source != broker_id:
-                    self.load.move(name, source, broker_id, _now_ms())
-                return
-        self.load.place(name, broker_id, _now_ms())
+        self.load.plan(str(bundle), broker_id, _now_ms())
 
     async def _stored(self, bundle: str) -> BundleData | None:
         """Return the average load of a bundle as a leader stored it, or as its quota sets it."""

@@ -161,6 +161,11 @@ class View:
         return apart(bundle, others, self.load, self.rules, config)
 
 
+def heartbeat_namespace(broker_id: str) -> str:
+    """Return the namespace that only one broker serves."""
+    return f"pulsar/{broker_id}"
+
+
 def is_of_one_broker(namespace: str) -> bool:
     """Return True for a heartbeat or SLA namespace, whose broker is part of its name."""
     tenant, _, name = namespace.partition("/")

@@ -7,12 +7,14 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyxbroker import __version__
 from pyxbroker.base import bundles
-from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.bundles import Bundle, bundle_of
+from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
@@ -21,20 +23,19 @@ from pyxbroker.cluster.addresses import OF_BROKER, addresses_of, owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.duties import Duties
 from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.handover import Handovers
 from pyxbroker.cluster.load_manager import LoadManager, OwnerFailed
 from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership
-from pyxbroker.cluster.ownership import BundleName, BundleOwnership
+from pyxbroker.cluster.ownership import HERE, BundleName, BundleOwnership
 from pyxbroker.cluster.peer_watch import PeerWatch
 from pyxbroker.cluster.peers import ClusterPeers
-from pyxbroker.cluster.registry import BrokerRegistration, check_load_manager
+from pyxbroker.cluster.registry import AnotherBroker, BrokerRegistration, check_load_manager
+from pyxbroker.cluster.shedding import heartbeat_namespace
 from pyxbroker.cluster.topics_elsewhere import ClusterTopics
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.stats.load import Load
-
-if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.cluster")
 
@@ -71,6 +72,7 @@ class ClusterMember:
             *(metadata, broker.broker_id, self.registered, self.election, self.requests),
             broker.config.brokerFailureTimeoutMs / 1000,
         )
+        self._handovers: Handovers | None = None
 
     async def check(self, on_wait: Callable[[str], None]) -> None:
         """Check that this broker can join the cluster. Raises StartRefused and MetadataError."""
@@ -98,6 +100,10 @@ class ClusterMember:
             self.load_manager.choose,
             self.load_manager.plan,
         )
+        self._handovers = Handovers(
+            *(broker.ownership, broker.namespaces.boundaries, self.owned, self.requests),
+            broker.listeners,
+        )
         broker.topics.loader.check_served = broker.check_served
         broker.topics.sweep.bundles = self.duties.bundles
         if broker.topics.policies.has_records:
@@ -106,6 +112,13 @@ class ClusterMember:
         broker.peers = self.requests
         broker.cluster = self
         await self.registration.acquire()
+        # As in Pulsar, the namespace with the name of this broker is never another broker's.
+        heartbeat = BundleName(heartbeat_namespace(broker.broker_id), str(bundles.WHOLE))
+        if await self.owned.acquire(heartbeat) != HERE:
+            raise AnotherBroker(
+                f"Another broker owns {heartbeat}, which is named after this broker. Choose another"
+                " advertisedAddress or web port for one of them."
+            )
         self._taking_back = asyncio.ensure_future(self.owned.take_back())
         if broker.config.brokerFailureTimeoutMs > 0:
             self.watch.start()
@@ -135,6 +148,8 @@ class ClusterMember:
         self.watch.close()
         await self.registration.release()
         await self.owned.release_all()
+        if self._handovers is not None:
+            await self._handovers.finish()
 
     async def close(self) -> None:
         """End what is bound to the session."""
@@ -151,13 +166,25 @@ class ClusterMember:
 
     async def _close_bundle(self, bundle: BundleName) -> Callable[[], None]:
         parsed = bundles.parse(bundle.range)
-        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed)
-        return partial(self._notify_clients, topics)
+        stays = await self._stays(bundle.namespace, parsed)
+        topics = await self.broker.namespaces.close_bundle(bundle.namespace, parsed, stays)
+        assert self._handovers is not None  # the broker gets bundles when it has joined
+        return partial(self._handovers.begin, bundle, topics)
 
-    def _notify_clients(self, topics: list[Topic]) -> None:
-        """Notify the clients of closed topics, whose bundle is without an owner now."""
-        for topic in topics:
-            topic.send_notices()
+    async def _stays(self, namespace: str, bundle: Bundle) -> Callable[[TopicName], bool]:
+        """Return a function that returns True for a topic that stays at this broker although it is
+        in a bundle that is given up: the bundle was split, and this broker owns the topic's part.
+        """
+        try:
+            boundaries = await self.broker.namespaces.boundaries(namespace)
+        except (PulsarError, MetadataError):
+            return lambda topic: False
+
+        def stays(topic: TopicName) -> bool:
+            now = bundle_of(topic, boundaries)
+            return now != bundle and self.owned.is_owned(BundleName(namespace, str(now)))
+
+        return stays
 
     async def _put(self, to: Addresses, path: str) -> None:
         """Send a PUT request to a broker. Raises OwnerFailed."""

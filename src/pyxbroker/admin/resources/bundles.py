@@ -152,13 +152,13 @@ async def split(request: Request) -> Response:
     positions = await _boundaries(broker, name, bundle, algorithm, wanted)
     unloads = request.argument("unload")
     if positions:
-        await broker.namespaces.split_bundle(name, bundle, positions)
         if not unloads:
-            # The parts stay at this broker.
+            # The parts stay at this broker: no other one can take them in between.
             for lower, upper in pairwise((bundle.lower, *positions, bundle.upper)):
                 await broker.ownership.find_of_bundle(name, Bundle(lower, upper), True, True)
+        await broker.namespaces.split_bundle(name, bundle, positions)
     if unloads or (positions and broker.ownership is not SERVE_ALL):
-        # The whole is owned no more: its topics open again, as those of the parts.
+        # The whole is owned no more. Topics of parts that this broker owns stay open.
         await broker.unload_bundle(name, bundle)
     return Response.empty()
 

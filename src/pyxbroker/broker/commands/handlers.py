@@ -636,8 +636,11 @@ class Handlers:
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         with self._lookups:
+            name = TopicName.get(message.topic)
+            # Of the namespaces of a peer cluster, too: the lookup redirects to that cluster.
+            await self.broker.peer_cluster_of(name.namespace)
             count = await self.broker.topics.partitioned.metadata(
-                TopicName.get(message.topic), message.metadata_auto_creation_enabled
+                name, message.metadata_auto_creation_enabled
             )
         connection.send_frame(replies.partitions(message.request_id, count))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.varint import encode_varint
-from pyxbroker.broker.listeners import Addresses
+from pyxbroker.broker.listeners import Addresses, OfListener
 from pyxbroker.broker.lookup import Redirect
 from pyxbroker.proto import PulsarApi as pb
 
@@ -374,13 +374,14 @@ class ClosedNotice(NamedTuple):
     id: int
     of_producer: bool
 
-    def send(self, owner: Addresses = NOWHERE) -> None:
+    def send(self, owner: OfListener | None = None) -> None:
         """Notify the client, which connects to `owner`; without one it looks the topic up."""
         connection = self.connection
         # A client that has closed it meanwhile may have reused the id.
         if self.id not in (connection.producers if self.of_producer else connection.consumers):
             command = close_producer if self.of_producer else close_consumer
-            connection.send_frame(command(self.id, owner.broker_url, owner.broker_url_tls))
+            to = NOWHERE if owner is None else owner(connection.session.listener)
+            connection.send_frame(command(self.id, to.broker_url, to.broker_url_tls))
 
 
 def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:

@@ -27,10 +27,9 @@ from pyxbroker.base.slices import Steps, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.commands.replies import NOWHERE
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.broker.listeners import Addresses
+from pyxbroker.broker.listeners import OfListener
 from pyxbroker.broker.subscriptions.subscription import (
     COUNTED_PER_STEP,
     Subscription,
@@ -706,7 +705,12 @@ class Topic:
         self._notices = deque()
         self._notices_timer = self.loop.call_later(NOTICES_TIMEOUT_S, self.send_notices)
 
-    def send_notices(self, owner: Addresses = NOWHERE) -> None:
+    @property
+    def has_notices(self) -> bool:
+        """True if notices to clients are held back."""
+        return bool(self._notices)
+
+    def send_notices(self, owner: OfListener | None = None) -> None:
         """Begin to send the notices that were held back. `owner`: the next broker of the topic."""
         held, self._notices = self._notices, None
         timer, self._notices_timer = self._notices_timer, None
