@@ -42,6 +42,7 @@ from bench.policies import chunks
 from bench.side_by_side import Numbers
 
 BROKERS, BOOKIES = 3, 2
+ZOOKEEPER_MIB = 2048
 BUNDLES = 48
 NAMESPACE, BALANCED = "public/scale", "public/balanced"
 QUORUMS = {
@@ -99,7 +100,7 @@ class Servers:
     """ZooKeeper, bookies and three brokers of one kind."""
 
     def __init__(self, kind: str, directory: Path, settings: dict[str, str]) -> None:
-        self.cluster = Cluster(directory, BOOKIES)
+        self.cluster = Cluster(directory, BOOKIES, zookeeper_mib=ZOOKEEPER_MIB)
         self.cluster.start()
         create = self.cluster.broker if kind == "pyxbroker" else self.cluster.apache_broker
         for number in range(BROKERS):

@@ -20,9 +20,11 @@ class Cluster:
     in three places of ZooKeeper.
     """
 
-    def __init__(self, directory: Path, bookies: int, is_apart: bool = False) -> None:
+    def __init__(
+        self, directory: Path, bookies: int, is_apart: bool = False, zookeeper_mib: int = 128
+    ) -> None:
         self.directory = directory
-        self.zookeeper = ZooKeeperServer(directory / "zookeeper")
+        self.zookeeper = ZooKeeperServer(directory / "zookeeper", zookeeper_mib)
         address = self.zookeeper.address
         self.metadata = self.shared = f"zk:{address}"
         self.ledgers = ""

@@ -21,8 +21,9 @@ START_TIMEOUT_S = 30
 class ZooKeeperServer:
     """One server with its data in `directory`; it can be killed, started again, stopped still."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, heap_mib: int = 128) -> None:
         self.directory = directory
+        self._heap_mib = heap_mib
         (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -45,7 +46,7 @@ class ZooKeeperServer:
         log = (self.directory / "zookeeper.log").open("ab")
         self._process = subprocess.Popen(
             [
-                *(java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                *(java, f"-Xmx{self._heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
                 *("-cp", str(JAR), "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
                 str(configuration),
             ],
