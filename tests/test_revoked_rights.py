@@ -16,6 +16,7 @@ from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.broker import revoked_rights
+from pyxbroker.broker.grant_records import GrantRecords
 from pyxbroker.broker.revoked_rights import NOTHING, granted_by, revoked_by
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -286,6 +287,31 @@ def test_what_is_opened_while_its_right_is_taken_away_is_sent_away(
         wanted = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1)
         await client.request(wanted, "producer_success")
         await client.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_right_that_is_granted_used_and_revoked_before_one_comparison_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"you": BOTH})
+        yours = await producing(broker, "you")
+        refresh, may_refresh = GrantRecords.refresh, asyncio.Event()
+
+        async def slow_refresh(self: GrantRecords, name: str) -> Any:
+            await may_refresh.wait()
+            return await refresh(self, name)
+
+        monkeypatch.setattr(GrantRecords, "refresh", slow_refresh)
+        await grant(broker, {"me": BOTH, "you": BOTH})
+        await asyncio.sleep(0.01)
+        mine = await producing(broker, "me")
+        await grant(broker, {"you": BOTH})
+        may_refresh.set()
+        await mine.receive("close_producer")
+        await settled(broker)
+        assert yours.connection.producers
 
     serve(tmp_path, scenario)
 

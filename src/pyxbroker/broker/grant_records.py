@@ -13,8 +13,8 @@ class GrantRecords:
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
-        self.granted: dict[str, Granted] = {}
-        """The grants of each record at its first use, or at the last refresh()."""
+        self.granted: dict[str, list[Granted]] = {}
+        """The grants by which rights were checked since the last refresh() of each record."""
 
     async def tenant(self, name: str) -> Fields | None:
         """Return a tenant's record, or None. Raises MetadataStoreError if it is unreadable."""
@@ -30,12 +30,16 @@ class GrantRecords:
         if record is None:
             self.granted.pop(name, None)
             return NOTHING
-        self.granted[name] = granted_by(record)
-        return self.granted[name]
+        grants = granted_by(record)
+        self.granted[name] = [grants]
+        return grants
 
     def _noted(self, name: str, record: Fields | None) -> Fields | None:
-        if record is not None and name not in self.granted:
-            self.granted[name] = granted_by(record)
+        if record is not None:
+            # A check may read a changed record before refresh() does.
+            grants, noted = granted_by(record), self.granted.setdefault(name, [])
+            if not noted or grants != noted[-1]:
+                noted.append(grants)
         return record
 
     async def _read(self, path: str) -> Fields | None:

@@ -225,17 +225,16 @@ class RevokedRights:
             self._schedule(place, True)
 
     async def _check_place(self, name: str, as_a_whole: bool, judge: RightChecks) -> None:
-        before = self._records.granted.get(name)
+        earlier = self._records.granted.get(name, [])
         after = await self._records.refresh(name)
         slices = Slices()
         rights, wheres = 0, set[str]()
         # A place checked as a whole needs no comparison (also after a failed check).
-        async for lost in in_slices(
-            () if before is None or as_a_whole else revoked_by(before, after), slices
-        ):
-            if lost is not None:
-                rights += 1
-                wheres.add(lost[0])
+        for before in () if as_a_whole else earlier:
+            async for lost in in_slices(revoked_by(before, after), slices):
+                if lost is not None:
+                    rights += 1
+                    wheres.add(lost[0])
         if not rights and not as_a_whole:
             return
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
