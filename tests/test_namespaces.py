@@ -96,7 +96,6 @@ def test_policies_are_told_whole_and_in_pulsars_order(tmp_path: Path) -> None:
         local = json.dumps({"bundles": bundles}).encode()
         await rest.broker.node.store.put(paths.local_policies("a/x"), local)
         _, policies = await rest("GET", A)
-        del pulsars["is_allow_auto_update_schema"]
         wanted = {"max_topics_per_namespace": 3, "of_tomorrow": {"a": 1}, "bundles": bundles}
         assert policies == pulsars | wanted
         assert await rest("GET", f"{A}/bundles") == (200, bundles)

@@ -40,10 +40,13 @@ def _redirect(decision: Decision) -> Redirect | None:
     return decision if isinstance(decision, Redirect) else None
 
 
-async def ask(request: Request, to: Redirect, target: str, method: str = "") -> Any:
+async def ask(
+    request: Request, to: Redirect, target: str, method: str = "", body: bytes | None = None
+) -> Any:
     """Send a request with the query and the body of `request`; return the JSON of the answer.
 
-    `target` is a percent-encoded path. Raises HttpError, SubscriptionNotFound, ServiceNotReady.
+    `target` is a percent-encoded path; `body` replaces the body. Raises HttpError,
+    SubscriptionNotFound, ServiceNotReady.
     """
     fields = [
         field
@@ -52,7 +55,8 @@ async def ask(request: Request, to: Redirect, target: str, method: str = "") -> 
     ]
     fields.append(f"{AUTHORITATIVE}={str(to.authoritative).lower()}")
     content = request.endpoint.content
-    body = await request.read(content.bytes_max) if content is not None else b""
+    if body is None:
+        body = await request.read(content.bytes_max) if content is not None else b""
     content_type = request.content_type or ("application/json" if body else "")
     asked = Ask(method or request.method, f"{target}?{'&'.join(fields)}", content_type, body)
     peers = request.app.broker.peers
@@ -111,18 +115,19 @@ async def for_each_bundle(
     path: Callable[[Bundle], str] | None = None,
     take: Callable[[Any], None] | None = None,
     on_missing: Callable[[SubscriptionNotFound], None] | None = None,
+    method: str = "",
 ) -> None:
     """Apply work to the bundles of a namespace that this broker owns, and send the request to the
     owners of the others.
 
-    Without `acquires`, bundles without an owner are left out. Raises NamespaceNotFound.
+    Without `acquires`, bundles without an owner are left out. With `method`, the owners get another
+    request: that method of `path`, without the body. Raises NamespaceNotFound.
     """
     broker = request.app.broker
     boundaries: Sequence[int] = await broker.namespaces.boundaries(namespace)
     bundles = list(itertools.starmap(Bundle, itertools.pairwise(boundaries)))
-    await for_each(
-        bundles, partial(_in_bundle, request, namespace, work, acquires, path, take, on_missing)
-    )
+    one = partial(_in_bundle, request, namespace, work, acquires, path, take, on_missing, method)
+    await for_each(bundles, one)
 
 
 async def _in_bundle(
@@ -133,6 +138,7 @@ async def _in_bundle(
     path: Callable[[Bundle], str] | None,
     take: Callable[[Any], None] | None,
     on_missing: Callable[[SubscriptionNotFound], None] | None,
+    method: str,
     bundle: Bundle,
 ) -> None:
     ownership = request.app.broker.ownership
@@ -146,7 +152,8 @@ async def _in_bundle(
     parts = request.path.split("/")
     own = "/".join((*parts[:before], str(bundle), *parts[before:]))
     try:
-        answer = await ask(request, to, path(bundle) if path is not None else own)
+        target = path(bundle) if path is not None else own
+        answer = await ask(request, to, target, method, b"" if method else None)
     except SubscriptionNotFound as error:
         if on_missing is None:
             raise

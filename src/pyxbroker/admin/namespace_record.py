@@ -94,14 +94,16 @@ VALUES_OF_POLICIES = {
 """The values of fields: by type, and for policies with their limits and choices."""
 
 
-def shown_record(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
+def shown_record(fields: Fields, local: Fields, config: Config) -> Fields:
     """Return a record as REST shows it; missing fields have the values of a new namespace.
 
     `local` is the part that only this cluster has, with the current bundles.
     """
-    whole = namespace_policies(cluster, bundles) | {
-        name: value for name, value in fields.items() if value is not None
-    }
+    bundles = config.defaultNumberOfNamespaceBundles
+    whole = namespace_policies(config.clusterName, bundles)
+    # Namespaces that Pulsar's brokers create do not store it.
+    whole["is_allow_auto_update_schema"] = config.isAllowAutoUpdateSchemaEnabled
+    whole |= {name: value for name, value in fields.items() if value is not None}
     whole["bundles"] = bundles_of(fields, local, bundles)
     known = {name: whole[name] for name in FIELDS if name in whole}
     return known | whole

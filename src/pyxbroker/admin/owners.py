@@ -33,6 +33,7 @@ ANSWERED_BY_ALL = frozenset(
         *((method, QUOTAS) for method in ("GET", "POST", "DELETE")),
         ("GET", TOPIC + "/partitions"),
         ("PUT", TOPIC + "/partitions"),
+        ("POST", TOPIC + "/partitions"),
         ("POST", TOPIC + "/createMissedPartitions"),
         ("GET", TOPIC + "/permissions"),
         ("POST", TOPIC + "/permissions/{role}"),

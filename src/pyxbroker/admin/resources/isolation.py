@@ -20,6 +20,7 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     texts_of,
 )
+from pyxbroker.admin.resources.namespace_topics import unload_everywhere
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
@@ -69,9 +70,10 @@ async def get_policy(request: Request) -> Response:
 
 
 async def get_brokers(request: Request) -> Response:
-    """Return the policies' result for each broker: this one, as there is no other."""
-    policies = await _policies(request)
-    return Response.json([await _of_broker(policies, request.app.broker.broker_id)])
+    """Return the policies' result for each broker."""
+    policies, broker = await _policies(request), request.app.broker
+    brokers = [broker.broker_id] if broker.cluster is None else sorted(broker.cluster.brokers())
+    return Response.json([await _of_broker(policies, each) for each in brokers])
 
 
 async def get_broker(request: Request) -> Response:
@@ -85,7 +87,7 @@ async def get_broker(request: Request) -> Response:
 async def set_policy(request: Request) -> Response:
     """Replace an isolation policy, and unload its namespaces if it requests that.
 
-    Without a request, Pulsar unloads only namespaces that move to another broker; here none does.
+    Without a request, Pulsar unloads only namespaces that move to another broker; here none moves.
     """
     request.argument("unloadBundles")
     name = request.parameters["policyName"]
@@ -135,14 +137,14 @@ async def _of_broker(policies: Policies, broker_id: str) -> dict[str, Any]:
 
 
 async def _unload(request: Request, expressions: list[str]) -> None:
-    """Close the topics of all namespaces that match an expression; clients open them again."""
+    """Unload all namespaces that match an expression."""
     broker = request.app.broker
     for tenant in await broker.tenants.names():
         for name in await broker.namespaces.names(tenant):
             if await matches_any(expressions, name):
                 # A namespace that is deleted meanwhile has no topics to unload.
                 with contextlib.suppress(NamespaceNotFound):
-                    await broker.namespaces.unload(name)
+                    await unload_everywhere(request, name)
 
 
 # --- the body ---------------------------------------------------------------------------------

@@ -56,18 +56,28 @@ async def get_topics(request: Request) -> Response:
 
 async def unload(request: Request) -> Response:
     """Close open topics; their clients open them again."""
-    broker, name = request.app.broker, namespace_of(request)
     try:
-        if broker.peers is None:
-            await broker.namespaces.unload(name)
-        else:
-            await broker.namespaces.record(name)
-            await for_each_bundle(
-                request, name, lambda bundle: broker.unload_bundle(name, bundle), acquires=False
-            )
+        await unload_everywhere(request, namespace_of(request))
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     return Response.empty()
+
+
+async def unload_everywhere(request: Request, name: str) -> None:
+    """Unload the bundles of a namespace, at this broker and at the others."""
+    broker = request.app.broker
+    if broker.peers is None:
+        await broker.namespaces.unload(name)
+        return
+    await broker.namespaces.record(name)
+
+    async def unload_one(bundle: Bundle) -> None:
+        await broker.unload_bundle(name, bundle)
+
+    def path(bundle: Bundle) -> str:
+        return f"/admin/v2/namespaces/{name}/{bundle}/unload"
+
+    await for_each_bundle(request, name, unload_one, acquires=False, path=path, method="PUT")
 
 
 async def clear_backlog(request: Request) -> Response:

@@ -73,10 +73,8 @@ async def get_policies(request: Request) -> Response:
     """Return Pulsar's Policies, complete."""
     name = namespace_of(request)
     record = await record_of(request)
-    config = request.app.broker.config
     local = await request.app.broker.namespaces.local_record(name)
-    bundles = config.defaultNumberOfNamespaceBundles
-    return Response.json(shown_record(record, local, config.clusterName, bundles))
+    return Response.json(shown_record(record, local, request.app.broker.config))
 
 
 async def get_bundles(request: Request) -> Response:

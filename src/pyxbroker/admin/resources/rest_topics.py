@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyxbroker.admin.fan_out import ask, elsewhere
+from pyxbroker.admin.owners import redirection
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -27,9 +29,13 @@ from pyxbroker.base import limits
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.json_weight import TOKENS_MAX, parse_light
+from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.lookup import Redirect
+from pyxbroker.broker.peers import topic_path
 from pyxbroker.broker.topics.messages import write_message
+from pyxbroker.broker.topics.partition_nodes import for_each
 from pyxbroker.broker.topics.system_messages import Publication
 from pyxbroker.policies.shapes import LONG_MAX
 from pyxbroker.schemas.registry import Rules
@@ -61,6 +67,8 @@ class Refused(Exception):
     """The reason why one message cannot be published."""
 
 
+Others = dict[int, Redirect]  # the owners of partitions that this broker does not own
+Part = list[tuple[Json, Json]]  # the messages of such a partition, each with its result
 Encode = Callable[[str], Awaitable[bytes]]  # raises ValueError
 
 
@@ -72,10 +80,20 @@ class Encoder(NamedTuple):
 
 
 async def publish_messages(request: Request) -> Response:
-    """Publish to a topic; to partitions in rotation, or by the key of a message."""
+    """Publish to a topic; to partitions in rotation, or by the key of a message.
+
+    The owners of other partitions publish their messages. A broker without a partition redirects.
+    """
     name = _topic_name(request)
     count = await _partitions(request, name)
-    return await _publish(request, name, count)
+    others: Others = {}
+    for index in range(count):
+        to = await elsewhere(request, name.partition(index))
+        if to is not None:
+            others[index] = to
+    if count and len(others) == count:
+        raise redirection(request, others[0], [])
+    return await _publish(request, name, count, others)
 
 
 async def publish_to_partition(request: Request) -> Response:
@@ -84,7 +102,7 @@ async def publish_to_partition(request: Request) -> Response:
     count = await _partitions(request, name)
     if number >= count:
         raise _missing(name.partition(number) if count else name)
-    return await _publish(request, name.partition(number), 0)
+    return await _publish(request, name.partition(number), 0, {})
 
 
 def _topic_name(request: Request) -> TopicName:
@@ -113,7 +131,9 @@ def _missing(name: TopicName) -> HttpError:
 _TEXT = Field("string")
 
 
-async def _publish(request: Request, partitioned: TopicName, count: int) -> Response:
+async def _publish(
+    request: Request, partitioned: TopicName, count: int, others: Others
+) -> Response:
     """Publish to `count` partitions of a topic; 0 means to the topic itself."""
     body = await read_json(request)
     if not isinstance(body, dict):
@@ -125,19 +145,24 @@ async def _publish(request: Request, partitioned: TopicName, count: int) -> Resp
         raise HttpError(400, f"{len(messages)} messages are more than the {MESSAGES_MAX} allowed.")
     producer = _TEXT.read(body.get("producerName"), "producerName") or PRODUCER
     check_length("producerName", producer, limits.PRODUCER_BYTES_MAX, 400)
-    first = _partition_of(partitioned, count, 0)
+    own = next((index for index in range(count) if index not in others), 0)
+    first = _partition_of(partitioned, count, own)
     opened: dict[TopicName, Topic] = {first: await _load(request, first)}
     encoder = await _encoder(request, opened[first], body)
     bytes_max = request.app.broker.config.maxMessageSize
     results: list[Json] = []
     slices = Slices()
     waiting: list[tuple[Publication, TopicName, Json]] = []
+    parts: dict[int, Part] = {}
     async for number, message in in_slices(enumerate(messages), slices):
         name = _partition_of(partitioned, count, number)
         result: Json = {}
         results.append(result)
         try:
             name = await _target_of(partitioned, count, message, number, slices)
+            if name.partition_index in others:
+                parts.setdefault(name.partition_index, []).append((message, result))
+                continue
             if name not in opened:
                 opened[name] = await _load(request, name)
             entry = await _entry(message, producer, encoder)
@@ -148,9 +173,31 @@ async def _publish(request: Request, partitioned: TopicName, count: int) -> Resp
             result.update(_failure(error, name, encoder.version))
     async for publication, name, result in in_slices(waiting, slices):
         result.update(await _result(publication, name, encoder.version))
+
+    async def send(index: int) -> None:
+        name = partitioned.partition(index)
+        await _send(request, body, name, others[index], parts[index], encoder.version)
+
+    await for_each(parts, send)
     return await Response.long_json(
         {"messagePublishResults": results, "schemaVersion": encoder.version}
     )
+
+
+async def _send(
+    request: Request, body: Json, name: TopicName, to: Redirect, part: Part, version: int
+) -> None:
+    """Let the owner of a partition publish messages, and take over their results."""
+    asked = await to_json_in_slices(body | {"messages": [message for message, _ in part]})
+    topic = topic_path(TopicName.get(name.partitioned_topic_name))
+    target = f"/topics{topic.removeprefix('/admin/v2')}/partitions/{name.partition_index}"
+    try:
+        answer = await ask(request, to, target, body=asked)
+        for (_, result), published in zip(part, answer["messagePublishResults"], strict=True):
+            result.update(published)
+    except (PulsarError, HttpError) as error:
+        for _, result in part:
+            result.update(_failure(error, name, version))
 
 
 async def _load(request: Request, name: TopicName) -> Topic:

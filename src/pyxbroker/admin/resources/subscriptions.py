@@ -6,7 +6,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, topic_of
 from pyxbroker.admin.resources.topic_work import for_each_partition, partitions_of
 from pyxbroker.auth.authorization import UNSUBSCRIBE
-from pyxbroker.base.errors import SubscriptionBusy, TopicNotFound
+from pyxbroker.base.errors import SubscriptionBusy, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.web.endpoint import Endpoint, Query
@@ -43,7 +43,10 @@ async def _delete_of_partitions(
     async def delete_one(topic: Topic) -> None:
         await topic.delete_subscription(subscription, force)
 
-    await for_each_partition(request, name, delete_one)
+    try:
+        await for_each_partition(request, name, delete_one)
+    except SubscriptionNotFound:
+        raise HttpError(404, "Subscription not found") from None  # of any partition
 
 
 ENDPOINTS = (
