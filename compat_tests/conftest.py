@@ -71,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in others]
 
 
+def pytest_sessionfinish() -> None:
+    if broker_kind() == "cluster":
+        from harness.shared_cluster import close_servers
+
+        close_servers()
+
+
 def _is_of_another_spark(item: pytest.Item) -> bool:
     """Whether it is about what an older PySpark, if there is one, does not have, or about another
     one alone.

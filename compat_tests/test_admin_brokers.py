@@ -17,6 +17,7 @@ def broker_id(broker: Broker) -> str:
     return str(found["brokerId"])
 
 
+@pytest.mark.standalone
 def test_the_only_broker_is_listed_and_leads(broker: Broker, broker_id: str) -> None:
     assert broker_id.endswith(f":{broker.web_port}")
     for path in ("", "/standalone", "/any-other-cluster"):
@@ -24,11 +25,12 @@ def test_the_only_broker_is_listed_and_leads(broker: Broker, broker_id: str) -> 
 
 
 def test_the_bundles_of_a_broker_are_those_of_its_topics(
-    broker: Broker, broker_id: str, python_client: pulsar.Client
+    broker: Broker, python_client: pulsar.Client
 ) -> None:
     python_client.create_producer("persistent://public/default/owned")
-    lookup = "/lookup/v2/topic/persistent/public/default/owned/bundle"
-    bundle = web(broker, "GET", lookup).body.decode()
+    lookup = "/lookup/v2/topic/persistent/public/default/owned"
+    bundle = web(broker, "GET", f"{lookup}/bundle").body.decode()
+    broker_id = web(broker, "GET", lookup).json()["httpUrl"].removeprefix("http://")
     owned = web(broker, "GET", f"{BROKERS}/standalone/{broker_id}/ownedNamespaces").json()
     assert owned[f"public/default/{bundle}"] == {
         **{"broker_assignment": "shared", "is_controlled": False, "is_active": True}

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from harness.brokers import Broker
-from harness.web import WebAnswer, web
+from harness.web import WebAnswer, seen, web
 
 from compat_tests.conftest import BrokerFactory
 
@@ -23,6 +23,13 @@ def values(broker: Broker) -> dict[str, str]:
 
 def set_to(broker: Broker, name: str, value: str) -> None:
     assert broker.request("POST", f"{PATH}/{name}/{value}") == (200, "")
+    seen(broker, f"{PATH}/runtime", lambda found: found[name] == value)
+
+
+def unset(broker: Broker, name: str, value: str) -> None:
+    """Return a setting to the value of the start."""
+    assert broker.request("DELETE", f"{PATH}/{name}") == (200, "")
+    seen(broker, f"{PATH}/runtime", lambda found: found[name] == value)
 
 
 def forced(broker: Broker, name: str) -> WebAnswer:
@@ -119,12 +126,12 @@ def test_limits_and_policies_follow(broker: Broker) -> None:
     set_to(broker, "maxTenants", "1")
     body = {"allowedClusters": ["standalone"]}
     assert web(broker, "PUT", "/admin/v2/tenants/one-too-many", body).status == 412
-    assert broker.request("DELETE", f"{PATH}/maxTenants") == (200, "")
+    unset(broker, "maxTenants", "0")
     assert broker.request("PUT", "/admin/v2/tenants/one-more", body) == (204, "")
     path = "/admin/v2/persistent/public/default/not-made-by-looking/subscription/s"
     set_to(broker, "allowAutoTopicCreation", "false")
     assert web(broker, "PUT", path).status == 412
-    assert broker.request("DELETE", f"{PATH}/allowAutoTopicCreation") == (200, "")
+    unset(broker, "allowAutoTopicCreation", "true")
     assert broker.request("PUT", path) == (204, "")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import urllib.error
-import urllib.request
 from typing import Any
 
 import pulsar
@@ -24,18 +22,16 @@ BROKER_SETTINGS = {
     "authorizationEnabled": "true",
     "superUserRoles": "root",
 }
+SEEN_WITHIN_S = 1.0
 NAMESPACE = "/admin/v2/namespaces/public/default"
 
 
 def asked(broker: Broker, role: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
-    headers = {"Authorization": f"Bearer {token(role)}", "Content-Type": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(broker.web_url + path, data, headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+    login = {"Authorization": f"Bearer {token(role)}"}
+    status, _, data = broker.exchange(method, path, body, login)
+    if method != "GET" and len(broker.web_urls()) > 1:
+        time.sleep(SEEN_WITHIN_S)  # by the others
+    return status, data.decode()
 
 
 def client_of(broker: Broker, role: str) -> pulsar.Client:

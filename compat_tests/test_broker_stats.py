@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,18 @@ BROKER_SETTINGS = {"statsUpdateInitialDelayInSecs": "1", "statsUpdateFrequencyIn
 WAIT_S = 20.0
 
 
-def statistics_of(broker: Broker, topic: str) -> dict[str, Any]:
-    """What broker-stats tell of a topic, once they know its three messages."""
+def statistics_of(broker: Broker, topic: str) -> tuple[str, dict[str, Any]]:
+    """Its broker, and what broker-stats tell of a topic, once they know its three messages."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        status, found = broker.rest("GET", "/admin/v2/broker-stats/topics")
-        assert status == 200
-        for domains in found.get("public/default", {}).values():
-            told: dict[str, Any] = domains["persistent"].get(topic, {"msgInCount": 0})
-            if told["msgInCount"] == 3:
-                return told
-        assert time.monotonic() < deadline, found
+        for url in broker.web_urls():
+            status, _, data = broker.exchange("GET", "/admin/v2/broker-stats/topics", at=url)
+            assert status == 200
+            for domains in json.loads(data).get("public/default", {}).values():
+                told: dict[str, Any] = domains["persistent"].get(topic, {"msgInCount": 0})
+                if told["msgInCount"] == 3:
+                    return url, told
+        assert time.monotonic() < deadline, data
         time.sleep(0.1)
 
 
@@ -62,15 +64,16 @@ def test_broker_stats(broker: Broker, client: pulsar.Client, topic: str) -> None
     for _ in range(3):
         producer.send(b"hello")
     consumer.acknowledge(consumer.receive(10_000))
-    told = statistics_of(broker, topic)
+    owner, told = statistics_of(broker, topic)
     assert set(told) == OF_TOPIC
     subscription = told["subscriptions"]["s"]
     assert set(subscription) == OF_SUBSCRIPTION
     assert set(subscription["consumers"][0]) == OF_CONSUMER
     assert set(told["publishers"][0]) == OF_PUBLISHER
     assert (told["producerCount"], subscription["type"]) == (1, "Exclusive")
-    status, operations = broker.rest("GET", f"{at}/bookieops")
+    status, _, data = broker.exchange("GET", f"{at}/bookieops", at=owner)
     assert status == 200
+    operations = json.loads(data)
     assert set(operations["public/default"][topic]) == {
         f"{whose}Ledger{what}Op"
         for whose in ("data", "cursor")
@@ -82,7 +85,8 @@ def test_broker_stats(broker: Broker, client: pulsar.Client, topic: str) -> None
     status, report = broker.rest("GET", f"{at}/load-report")
     assert status == 200
     assert report["loadReportType"] == "LocalBrokerData"
-    assert report["webServiceUrl"].endswith(f":{broker.web_port}")
+    ports = [url.rpartition(":")[2] for url in broker.web_urls()]
+    assert report["webServiceUrl"].rpartition(":")[2] in ports
     for name in ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"):
         assert set(report[name]) == {"usage", "limit"}
     status, allocator = broker.rest("GET", f"{at}/allocator-stats/default")

@@ -84,10 +84,13 @@ def test_isolation_policies(broker: Broker, cluster: str) -> None:
     assert broker.request("POST", f"{at}/p", ISOLATION) == DONE
     assert ask_json(broker, "GET", at) == (200, {"p": ISOLATION})
     assert ask_json(broker, "GET", f"{at}/p") == (200, ISOLATION)
-    _, [this] = ask_json(broker, "GET", "/admin/v2/brokers")
-    told = {"brokerName": this, "policyName": "p", "namespaceRegex": ["a/.*"], "primary": True}
-    assert ask_json(broker, "GET", f"{at}/brokers") == (200, [told])
-    assert ask_json(broker, "GET", f"{at}/brokers/{this}") == (200, told)
+    _, brokers = ask_json(broker, "GET", "/admin/v2/brokers")
+    told = {"policyName": "p", "namespaceRegex": ["a/.*"], "primary": True}
+    every = [told | {"brokerName": each} for each in sorted(brokers)]
+    status, found = ask_json(broker, "GET", f"{at}/brokers")
+    assert (status, sorted(found, key=lambda each: each["brokerName"])) == (200, every)
+    for each in every:
+        assert ask_json(broker, "GET", f"{at}/brokers/{each['brokerName']}") == (200, each)
     second = told | {"brokerName": "b:1", "primary": False}
     assert ask_json(broker, "GET", f"{at}/brokers/b:1") == (200, second)
     none = {"brokerName": "c:1", "namespaceRegex": [], "primary": False}

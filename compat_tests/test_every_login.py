@@ -223,11 +223,16 @@ def test_each_client_comes_in_by_each_port(
     log_in: Callable[..., Any], topic: str, login: Login
 ) -> None:
     topic = topic if login.kind else topic.replace("public/default", "public/open")
-    for number, scheme in enumerate(login.schemes):
+    # The first one gives the topic an owner: Python's client shows no credentials where HTTP
+    # redirects it to.
+    for number, scheme in enumerate(
+        sorted(login.schemes, key=lambda each: each.startswith("http"))
+    ):
         client = log_in(scheme, login)
-        consumer = client.subscribe(f"{topic}-{number}", "s")
-        client.create_producer(f"{topic}-{number}").send(scheme.encode())
-        assert received(consumer) == scheme.encode()
+        consumer = client.subscribe(topic, f"s-{number}")
+        client.create_producer(topic).send(scheme.encode())
+        while received(consumer) != scheme.encode():
+            pass  # Java's consumer begins with the messages before
         client.close()
 
 

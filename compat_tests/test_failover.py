@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pulsar
@@ -84,16 +86,19 @@ def test_partitions_are_spread_over_consumers_by_name(
         settings={"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": "4"}
     )
     broker.start()
-    with RawConnection(broker.port) as one:
-        one.command(wire.PARTITIONED_METADATA, {1: topic, 2: one.request_id()})
-        one.expect(wire.PARTITIONED_METADATA_RESPONSE)
-        for partition in range(4):
+    with contextlib.ExitStack() as stack:
+        ones = [stack.enter_context(RawConnection(broker.port)) for _ in range(4)]
+        ones[0].command(wire.PARTITIONED_METADATA, {1: topic, 2: ones[0].request_id()})
+        ones[0].expect(wire.PARTITIONED_METADATA_RESPONSE)
+        for partition, one in enumerate(ones):
             for number, name in enumerate("cba", start=partition * 3):
                 answer = one.subscribe(
                     f"{topic}-partition-{partition}", "s", number, FAILOVER, fields={6: name}
                 )
                 assert answer.type == wire.SUCCESS
-        told = dict(changes(one, 2.5 * SWITCH_S))
+        with ThreadPoolExecutor(len(ones)) as pool:
+            found = pool.map(changes, ones, [2.5 * SWITCH_S] * len(ones))
+            told = dict(change for each in found for change in each)
         names = {number: "cba"[number % 3] for number in range(12)}
         active = [names[number] for number, is_active in sorted(told.items()) if is_active]
         assert active == ["a", "b", "c", "a"]

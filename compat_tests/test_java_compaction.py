@@ -136,6 +136,8 @@ def test_a_table_view_sees_the_compacted_and_what_comes(
     assert java_client.create_table_view(topic, "STRING").entries() == newest
 
 
+# With brokers on two connections, Java's client may wait for a schema in the thread that reads it.
+@pytest.mark.standalone
 def test_a_table_view_of_records_in_partitions(
     java_client: Client, broker: Broker, topic: str
 ) -> None:

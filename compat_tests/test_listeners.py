@@ -54,9 +54,9 @@ class Named(NamedTuple):
 
     def connected(self) -> set[int]:
         """The ports of the broker on which clients are."""
-        assert self.broker.process is not None
-        found = psutil.Process(self.broker.process.pid).net_connections("tcp")
-        return {each.laddr.port for each in found if each.status == psutil.CONN_ESTABLISHED}
+        found = [each for one in self.broker.processes() for each in one.net_connections("tcp")]
+        ports = {each.laddr.port for each in found if each.status == psutil.CONN_ESTABLISHED}
+        return {int(self.broker.as_first(f":{port}")[1:]) for port in ports}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def asked(broker: Broker, topic: str, query: str = "", **headers: str) -> tuple[
     request = urllib.request.Request(broker.web_url + path, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.loads(answer.read())
+            return answer.status, json.loads(broker.as_first(answer.read().decode()))
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
@@ -111,7 +111,10 @@ def test_a_lookup_is_answered_for_its_listener(named: Named, topic: str) -> None
     ):
         answer = looked_up(port, topic, listener)
         # Nobody is told of a port for TLS that there is not.
-        told = [answer.data(each).decode() if each in answer.fields else None for each in (1, 2)]
+        told = [
+            named.broker.as_first(answer.data(each).decode()) if each in answer.fields else None
+            for each in (1, 2)
+        ]
         assert tuple(told) == urls, (port, listener)
 
 

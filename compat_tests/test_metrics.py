@@ -14,7 +14,9 @@ import pytest
 from harness import wire
 from harness.brokers import Broker
 from harness.raw import ConnectionClosed, RawConnection
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import payload
@@ -38,15 +40,19 @@ ONLY_THEN = {definitions.DEFECTS.series, definitions.STRAY_COMMANDS.series}
 
 
 class Scrape:
-    """One answer of /metrics."""
+    """One answer of /metrics, of each broker."""
 
     def __init__(self, broker: Broker) -> None:
-        with urllib.request.urlopen(f"{broker.web_url}/metrics/", timeout=10) as answer:
-            assert answer.status == 200
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            text = answer.read().decode()
-        self.families = {each.name: each for each in text_string_to_metric_families(text)}
-        self.samples = [each for family in self.families.values() for each in family.samples]
+        self.families: dict[str, Metric] = {}
+        self.samples: list[Sample] = []
+        for url in broker.web_urls():
+            with urllib.request.urlopen(f"{url}/metrics/", timeout=10) as answer:
+                assert answer.status == 200
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                text = answer.read().decode()
+            for family in text_string_to_metric_families(text):
+                self.families[family.name] = family
+                self.samples += family.samples
 
     @property
     def names(self) -> set[str]:
@@ -245,6 +251,7 @@ def test_the_age_of_a_backlog_is_known_after_a_restart(counted: Broker, topic: s
         assert 100 <= known(age, topic=topic) <= 160
 
 
+@pytest.mark.standalone
 def test_connections_lookups_and_requests_are_counted(counted: Broker, topic: str) -> None:
     place = {"metric": "broker_connection"}
     before = Scrape(counted)

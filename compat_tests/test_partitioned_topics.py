@@ -41,23 +41,24 @@ def ask(one: RawConnection, topic: str, auto: int | None = None) -> tuple[int, i
     return answer.number(1), -1
 
 
-def opening(one: RawConnection, topic: str) -> int:
+def opening(broker: Broker, topic: str) -> int:
     """The error of a PRODUCER, -1 when it is opened."""
-    one.lookup(topic)
-    request = one.request_id()
-    one.command(wire.PRODUCER, {1: topic, 2: 1000 + request, 3: request})
-    answer = one.receive()
-    assert answer.number(1) == request
-    return answer.number(2) if answer.type == wire.ERROR else -1
+    with RawConnection(broker.port) as one:
+        one.lookup(topic)
+        request = one.request_id()
+        one.command(wire.PRODUCER, {1: topic, 2: 1000 + request, 3: request})
+        answer = one.receive()
+        assert answer.number(1) == request
+        return answer.number(2) if answer.type == wire.ERROR else -1
 
 
 def test_topics_are_not_partitioned_by_default(broker: Broker, topic: str) -> None:
     with RawConnection(broker.port) as one:
         assert ask(one, topic) == (0, -1)
         assert ask(one, topic, 0) == (-1, NOT_FOUND)
-        assert opening(one, topic) == -1
+        assert opening(broker, topic) == -1
         assert ask(one, topic, 0) == (0, -1)
-        assert opening(one, topic + "-none-partition-0") == NOT_ALLOWED
+        assert opening(broker, topic + "-none-partition-0") == NOT_ALLOWED
 
 
 def test_topics_may_be_partitioned_by_default(partitioning: Broker, topic: str) -> None:
@@ -67,11 +68,11 @@ def test_topics_may_be_partitioned_by_default(partitioning: Broker, topic: str) 
         assert ask(one, topic, 0) == (3, -1)
         assert ask(one, topic + "-partition-1") == (0, -1)
         assert ask(one, topic + "-partition-3") == (-1, NOT_FOUND)
-        assert opening(one, topic) == NOT_ALLOWED
-        assert opening(one, topic + "-partition-2") == -1
-        assert opening(one, topic + "-partition-3") == NOT_FOUND
-        assert opening(one, topic + "-none-partition-0") == NOT_ALLOWED
-        assert opening(one, topic + "-direct") == -1
+        assert opening(partitioning, topic) == NOT_ALLOWED
+        assert opening(partitioning, topic + "-partition-2") == -1
+        assert opening(partitioning, topic + "-partition-3") == NOT_FOUND
+        assert opening(partitioning, topic + "-none-partition-0") == NOT_ALLOWED
+        assert opening(partitioning, topic + "-direct") == -1
         assert ask(one, topic + "-direct") == (0, -1)
 
 
@@ -125,8 +126,8 @@ def test_without_automatic_creation_nothing_is_made(
     broker.start()
     with RawConnection(broker.port) as one:
         assert ask(one, topic) == (-1, NOT_FOUND)
-        assert opening(one, topic) == NOT_FOUND
-        assert opening(one, topic + "-partition-0") == NOT_FOUND
+        assert opening(broker, topic) == NOT_FOUND
+        assert opening(broker, topic + "-partition-0") == NOT_FOUND
     client = new_client(broker.url, operation_timeout_seconds=5)
     with pytest.raises(pulsar.TopicNotFound):
         client.create_producer(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from typing import Any
@@ -77,9 +78,11 @@ def java_hash(topics: list[bytes]) -> bytes:
 @pytest.mark.parametrize("pattern", ["persistent://public/default/{}-.*", ".*/{}-.+"])
 def test_topics_are_listed_with_a_hash(broker: Broker, topic: str, pattern: str) -> None:
     name = topic.rsplit("/", 1)[1]
-    with RawConnection(broker.port) as one:
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(RawConnection(broker.port))
         for number in range(3):
-            one.producer(f"{topic}-{number}", number)
+            maker = stack.enter_context(RawConnection(broker.port))
+            maker.producer(f"{topic}-{number}", number)
         answer = ask_topics(one, {4: pattern.format(name)})
         topics = [f"{topic}-{number}".encode() for number in range(3)]
         assert sorted(names(answer, 2)) == topics
@@ -108,7 +111,8 @@ def test_a_watcher_is_told_what_comes_and_goes(own_broker: BrokerFactory) -> Non
         known.difference_update(names(frame, 3))
         assert frame.data(4) == java_hash(list(known))
 
-    with RawConnection(broker.port) as one, RawConnection(broker.port) as maker:
+    with contextlib.ExitStack() as stack:
+        one, *makers = (stack.enter_context(RawConnection(broker.port)) for _ in range(6))
         flags = wire.decode(one.connected.data(4))
         assert flags[4] == [1]
         request = {1: 30, 2: 5, 3: NAMESPACE, 4: prefix + ".*"}
@@ -116,20 +120,20 @@ def test_a_watcher_is_told_what_comes_and_goes(own_broker: BrokerFactory) -> Non
         answer = one.expect(wire.WATCH_TOPIC_LIST_SUCCESS)
         assert (answer.number(1), answer.number(2), names(answer, 3)) == (30, 5, [])
         for number in range(3):
-            maker.producer(f"{prefix}{number}", number)
-        maker.producer("persistent://public/default/other", 9)
+            makers[number].producer(f"{prefix}{number}", number)
+        makers[3].producer("persistent://public/default/other", 9)
         while len(known) < 3:
             update(one)
         assert known == {f"{prefix}{number}".encode() for number in range(3)}
         one.command(wire.WATCH_TOPIC_LIST, request | {1: 31})
         assert len(names(one.expect(wire.WATCH_TOPIC_LIST_SUCCESS), 3)) == 3
-        maker.command(wire.CLOSE_PRODUCER, {1: 1, 2: 40})
-        maker.expect(wire.SUCCESS)
+        makers[1].command(wire.CLOSE_PRODUCER, {1: 1, 2: 40})
+        makers[1].expect(wire.SUCCESS)
         update(one)
         assert known == {f"{prefix}{number}".encode() for number in (0, 2)}
         one.command(wire.WATCH_TOPIC_LIST_CLOSE, {1: 32, 2: 5})
         assert one.expect(wire.SUCCESS).number(1) == 32
-        maker.producer(f"{prefix}late", 10)
+        makers[4].producer(f"{prefix}late", 10)
         with pytest.raises(TimeoutError):
             one.receive(1.0)
 

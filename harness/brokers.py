@@ -115,6 +115,18 @@ class Broker:
         """The HTTP service URL."""
         return f"http://{self.host}:{self.web_port}"
 
+    def ports(self) -> list[int]:
+        """The ports of the protocol of all brokers that this object stands for."""
+        return [self.port]
+
+    def as_first(self, text: str) -> str:
+        """Return a text about any of the brokers as if it were about the first."""
+        return text
+
+    def web_urls(self) -> list[str]:
+        """The HTTP service URLs of all brokers that this object stands for."""
+        return [self.web_url]
+
     def command(self) -> list[str]:
         """The command line; writes the configuration file it names."""
         if self.kind == "pulsar-lite":
@@ -231,19 +243,46 @@ class Broker:
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
         """The same with the answer's text. Bytes are sent as they are, other bodies as JSON."""
-        connection = http.client.HTTPConnection(self.host, self.web_port, timeout=60)
-        try:
-            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
-            headers = {} if body is None else {"Content-Type": "application/json"}
-            connection.request(method, path, data, self.headers | headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        status, _, data = self.exchange(method, path, body, self.headers)
+        return status, data.decode()
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = 60,
+        at: str | None = None,
+        media: str | None = "application/json",
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return the status, the headers and the body of an answer; redirects are followed.
+
+        `at` is one of `web_urls`, by default any; `media` is the type of a body.
+        """
+        place, asked = at or self.web_url, path
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        content = {} if body is None or media is None else {"Content-Type": media}
+        for _ in range(4):
+            netloc = place.removeprefix("http://")
+            connection = http.client.HTTPConnection(netloc, timeout=timeout_s)
+            with contextlib.closing(connection):
+                connection.request(method, asked, data, (headers or {}) | content)
+                answer = connection.getresponse()
+                text = answer.read()
+            if answer.status != 307:
+                return answer.status, dict(answer.getheaders()), text
+            *parts, asked = answer.headers["Location"].split("/", 3)
+            place, asked = "/".join(parts), f"/{asked}"
+        raise AssertionError(f"{path} is redirected without end")
 
     def output(self, size: int = 4000) -> str:
         """The end of what the process printed."""
         return (self.directory / "output.log").read_bytes()[-size:].decode(errors="replace")
+
+    def logs(self) -> list[Path]:
+        """The files with what the processes printed."""
+        return [self.directory / "output.log"]
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """SIGTERM, then wait; returns the exit status."""
@@ -276,6 +315,10 @@ class Broker:
         """Kill the process and remove everything it wrote."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def processes(self) -> list[psutil.Process]:
+        """The processes of all brokers that this object stands for."""
+        return self._members()
 
     def cpu_s(self) -> float:
         """Seconds of CPU of the process group so far: in nanoseconds for what runs, in steps of a

@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness import wire
 
@@ -18,17 +19,25 @@ class ConnectionClosed(Exception):
 
 
 class RawConnection:
-    """One connection; PINGs of the broker are answered while waiting."""
+    """One connection; PINGs of the broker are answered while waiting.
+
+    The first lookup leads it to the owner of its topic, where brokers share a cluster.
+    """
 
     def __init__(self, port: int, *, handshake: bool = True, timeout_s: float = 10.0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self._timeout_s = timeout_s
+        self._requests = itertools.count(1)
+        self._is_fresh = True
+        self._open(port)
+        if handshake:
+            self.connected = self.connect()
+
+    def _open(self, port: int) -> None:
+        self._port = port
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=self._timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = wire.FrameReader()
         self._frames: deque[Answer] = deque()
-        self._timeout_s = timeout_s
-        self._requests = itertools.count(1)
-        if handshake:
-            self.connected = self.connect()
 
     def __enter__(self) -> RawConnection:
         return self
@@ -50,7 +59,8 @@ class RawConnection:
 
     def connect(self, **fields: dict) -> Answer:
         """Send CONNECT (protocol version 21) and wait for CONNECTED."""
-        self.command(wire.CONNECT, {1: "raw-test-client", 4: 21} | fields.get("fields", {}))
+        self._connect = {1: "raw-test-client", 4: 21} | fields.get("fields", {})
+        self.command(wire.CONNECT, self._connect)
         return self.expect(wire.CONNECTED)
 
     def receive(self, timeout_s: float | None = None) -> Answer:
@@ -107,9 +117,19 @@ class RawConnection:
 
     def lookup(self, topic: str) -> Answer:
         """LOOKUP; a broker serves a topic only after it, as it takes ownership then."""
-        self.command(wire.LOOKUP, {1: topic, 2: self.request_id()})
-        answer = self.expect(wire.LOOKUP_RESPONSE)
-        assert answer.number(3) == 1, f"lookup did not end here: {answer}"
+        is_authoritative = 0
+        while True:
+            self.command(wire.LOOKUP, {1: topic, 2: self.request_id(), 3: is_authoritative})
+            answer = self.expect(wire.LOOKUP_RESPONSE)
+            owner = urlsplit(answer.data(1).decode()).port if answer.number(3) in (0, 1) else None
+            if owner in (None, self._port) or not self._is_fresh:
+                break
+            is_authoritative = answer.number(5)
+            self.socket.close()
+            self._open(owner)
+            self.connect(fields=self._connect)
+        assert answer.number(3) == 1 and owner == self._port, f"lookup did not end here: {answer}"
+        self._is_fresh = False
         return answer
 
     def producer(self, topic: str, producer_id: int = 1, name: str | None = None) -> str:

@@ -1,8 +1,9 @@
 """Brokers of ours on ZooKeeper and Apache's bookies, in the place of one standalone.
 
 `Broker("cluster", ...)` is a BrokerOnCluster: the tests of a standalone run against `BROKERS`
-brokers (default 1) of one cluster, whose URLs are those of a random one at each use. One ZooKeeper
-and two bookies serve all clusters of this process; each cluster has metadata of its own.
+brokers (default 1) of one cluster. Each client gets the URL of a random one, and REST of a test
+goes to one. One ZooKeeper and two bookies serve all clusters of this process; each cluster has
+metadata of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,10 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tests.zookeeper_server import ZooKeeperServer
 
 from harness.bookies import Bookie
-from harness.brokers import Broker, BrokerFailed, ClusterBroker, pyxbroker_command
+from harness.brokers import Broker, BrokerFailed, ClusterBroker, free_ports, pyxbroker_command
 
 CLUSTER = "standalone"
 """The name that tests of a standalone expect."""
@@ -31,6 +34,9 @@ SETTINGS = {
     "managedLedgerDefaultEnsembleSize": str(BOOKIES),
     "managedLedgerDefaultWriteQuorum": str(BOOKIES),
     "managedLedgerDefaultAckQuorum": str(BOOKIES),
+}
+WITH_PORTS = {
+    *("brokerServicePortTls", "webServicePortTls", "bindAddresses", "advertisedListeners"),
 }
 _NUMBERS = itertools.count(1)
 
@@ -49,10 +55,18 @@ class Servers:
             Bookie(self.directory / f"bookie-{number}", self.zookeeper.address, settings)
             for number in range(BOOKIES)
         ]
+        self._bookies = bookies
         for each in bookies:
             each.spawn()
         for each in bookies:
             each.wait_ready()
+
+    def close(self) -> None:
+        """Kill them and remove what they wrote."""
+        for each in self._bookies:
+            each.kill()
+        self.zookeeper.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def initialize(self, path: str, *options: str) -> str:
         """Create the metadata of a cluster; return the address of its store."""
@@ -69,9 +83,27 @@ class Servers:
         return store
 
 
+def _with_own_ports(value: str, ports: dict[str, str]) -> str:
+    """Return the value of a setting with other ports, which are chosen once."""
+
+    def own(found: re.Match[str]) -> str:
+        if found[0] not in ports:
+            ports[found[0]] = str(free_ports(1)[0])
+        return ports[found[0]]
+
+    return re.sub(r"(?<=:)\d+|^\d+$", own, value)
+
+
 @cache
 def servers() -> Servers:
     return Servers()
+
+
+def close_servers() -> None:
+    """Close the servers of this process, if it has some."""
+    if servers.cache_info().currsize:
+        servers().close()
+        servers.cache_clear()
 
 
 class BrokerOnCluster(Broker):
@@ -82,6 +114,7 @@ class BrokerOnCluster(Broker):
         super().__init__("pyxbroker", directory, settings=settings, **options)
         self.metadata = ""
         self.others: list[ClusterBroker] = []
+        self._ports: list[dict[str, str]] = []  # of each other broker, by those of this one
 
     @property
     def url(self) -> str:
@@ -90,8 +123,32 @@ class BrokerOnCluster(Broker):
 
     @property
     def web_url(self) -> str:
-        one = random.choice([self, *self.others])
-        return f"http://{one.host}:{one.web_port}"
+        """The URL of one broker for all of a test: another one sees its changes a moment later."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        return random.Random(test).choice(self.web_urls())
+
+    def ports(self) -> list[int]:
+        return [one.port for one in (self, *self.others)]
+
+    def as_first(self, text: str) -> str:
+        own = {of_other: of_first for each in self._ports for of_first, of_other in each.items()}
+        return re.sub(r"(?<=:)\d+", lambda found: own.get(found[0], found[0]), text)
+
+    def web_urls(self) -> list[str]:
+        return [f"http://{one.host}:{one.web_port}" for one in (self, *self.others)]
+
+    def _members(self) -> list[psutil.Process]:
+        members = super()._members()
+        for each in self.others:
+            members += each._members()
+        return members
+
+    def output(self, size: int = 4000) -> str:
+        texts = [super().output(size), *(each.output(size) for each in self.others)]
+        return "\n".join(texts)
+
+    def logs(self) -> list[Path]:
+        return [*super().logs(), *(log for each in self.others for log in each.logs())]
 
     def command(self) -> list[str]:
         return ClusterBroker.command(self)  # type: ignore[arg-type]
@@ -105,11 +162,17 @@ class BrokerOnCluster(Broker):
             self.settings["bookkeeperMetadataServiceUri"] = servers().ledgers
             for number in range(1, int(os.environ.get("BROKERS", "1"))):
                 place = self.directory / f"broker-{number}"
-                one = ClusterBroker(place, self.metadata, settings=self.settings)
-                one.environment, one.headers = self.environment, self.headers
-                self.others.append(one)
+                self.others.append(ClusterBroker(place, self.metadata))
+                self._ports.append({})
         super().spawn()
-        for each in self.others:
+        for each, ports in zip(self.others, self._ports, strict=True):
+            each.environment, each.headers = self.environment, self.headers
+            ports |= {str(self.port): str(each.port), str(self.web_port): str(each.web_port)}
+            each.settings = self.settings | {
+                name: _with_own_ports(value, ports)
+                for name, value in self.settings.items()
+                if name in WITH_PORTS
+            }
             each.spawn()
 
     def wait_ready(self, timeout_s: float | None = None) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from harness.brokers import Broker
 
 TIMEOUT_S = 30.0
+SEEN_WITHIN_S = 5.0  # what one broker changes the others apply within a second; a busy machine
 
 
 @dataclass
@@ -32,12 +34,14 @@ class WebAnswer:
 
 def web(broker: Broker, method: str, path: str, body: Any = None) -> WebAnswer:
     """The answer to a request; a body goes as JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", broker.web_port, timeout=TIMEOUT_S)
-    try:
-        data = None if body is None else json.dumps(body)
-        headers = {} if data is None else {"Content-Type": "application/json"}
-        connection.request(method, path, data, headers)
-        answer = connection.getresponse()
-        return WebAnswer(answer.status, dict(answer.getheaders()), answer.read())
-    finally:
-        connection.close()
+    status, headers, data = broker.exchange(method, path, body, {}, TIMEOUT_S)
+    return WebAnswer(status, headers, data)
+
+
+def seen(broker: Broker, path: str, check: Callable[[Any], bool]) -> None:
+    """Wait until `check` accepts what each broker answers to GET."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    for url in broker.web_urls():
+        while not check(json.loads(broker.exchange("GET", path, at=url)[2])):
+            assert time.monotonic() < deadline, f"{url}{path} does not show the change"
+            time.sleep(0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -20,13 +19,14 @@ class Asker:
     """Asks one broker."""
 
     def __init__(self, broker: Broker) -> None:
-        self._port = broker.web_port
+        self._ask = broker.exchange
+        self._urls = broker.web_urls()
         self._headers = broker.headers  # of who makes the scenes
         self._number = 0
         self._used = True
         self._ledger = "0"
         status, text = self._request("GET", "/admin/v2/brokers/standalone")
-        self._broker = json.loads(text)[0] if status == 200 else "none"
+        self._brokers = json.loads(text) if status == 200 else ["none"]
 
     def ask(
         self, cases: Iterable[Case], headers: Mapping[str, str] | None = None
@@ -103,24 +103,19 @@ class Asker:
         media: str | None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
+        who = dict(self._headers if headers is None else headers)
+        at = self._urls[self._number % len(self._urls)]  # one for each scene
         try:
-            who = self._headers if headers is None else headers
-            connection.request(
-                method, path, body, {**who, **({"Content-Type": media} if media else {})}
-            )
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
+            status, _, data = self._ask(method, path, body, who, TIMEOUT_S, at, media)
         except OSError:
             return NEVER
-        finally:
-            connection.close()
+        return status, data.decode(errors="replace")
 
     def _named(self, path: str) -> str:
         path = re.sub(r"(?<=/)T(?=[-/?]|$)", f"t{self._number}", path)
         path = re.sub(r"(?<=/)C(?=[-/?]|$)", f"c{self._number}", path)
         path = re.sub(r"/C(-\w+)", rf"/c{self._number}\1", path)
-        return path.replace("BROKER", self._broker).replace("LEDGER", self._ledger)
+        return path.replace("BROKER", self._brokers[0]).replace("LEDGER", self._ledger)
 
     def _body(self, body: bytes | None) -> bytes | None:
         return body and re.sub(rb'(?<=[/"])T(?=/)', b"t%d" % self._number, body)
@@ -128,5 +123,6 @@ class Asker:
     def _put_back(self, text: str) -> str:
         text = re.sub(rf"\bt{self._number}\b", "T", text)
         text = re.sub(rf"\bc{self._number}\b", "C", text)
-        text = text.replace(self._broker, "BROKER")
+        for each in self._brokers:
+            text = text.replace(each, "BROKER")
         return re.sub(rf"\b{self._ledger}:", "LEDGER:", text) if self._ledger != "0" else text

@@ -96,7 +96,7 @@ RULES: tuple[Rule, ...] = (
         "the missing namespace is named, and not that another broker serves the topic",
         r"\| a (non-persistent )?topic without a (namespace|tenant)",
         there=r"\A(6|11) ",
-        here=r"\A11 Namespace not found: ",
+        here=r"\A11 Namespace (not found: |\S+ does not exist)",
     ),
     Rule(
         "the missing tenant is named, and not that an exception occurred",
