@@ -37,8 +37,8 @@ def answers(broker: Broker, admin: JavaAdmin, directory: Path) -> Iterator[tuple
     """Each line with what it came to."""
     schema = directory / "schema.json"
     schema.write_text(json.dumps(SCHEMA))
-    [broker_id] = broker.rest("GET", "/admin/v2/brokers/standalone")[1]
-    names = NAMES | {"SCHEMA": str(schema), "BROKER": broker_id}
+    brokers = broker.rest("GET", "/admin/v2/brokers/standalone")[1]
+    names = NAMES | {"SCHEMA": str(schema), "BROKER": brokers[0]}
     for line in lines():
         words = [names.get(each, each) for each in shlex.split(line)]
         if words[0] == "publish":
@@ -47,11 +47,15 @@ def answers(broker: Broker, admin: JavaAdmin, directory: Path) -> Iterator[tuple
             assert status == 200, text
             continue
         done = admin.run(broker.web_url, *words)
-        yield line, Done(*(_put_back(each, broker_id) for each in done))
+        yield line, Done(*(_put_back(each, brokers) for each in done))
 
 
-def _put_back(told: int | str, broker_id: str) -> int | str:
-    return told.replace(broker_id, "BROKER") if isinstance(told, str) else told
+def _put_back(told: int | str, brokers: list[str]) -> int | str:
+    if not isinstance(told, str):
+        return told
+    for each in brokers:
+        told = told.replace(each, "BROKER")
+    return re.sub(r"(\{[^{}]*\}\n)\1+", r"\1", told)  # what is printed of each broker
 
 
 # --- the record -------------------------------------------------------------------------------
@@ -104,12 +108,13 @@ def recorded() -> list[Recorded]:
 def record(found: list[tuple[str, Done]]) -> None:
     """Writes the file."""
     kept = [
-        (line, done.status, None if OF_STATE.search(line) else _text(done)) for line, done in found
+        (line, done.status, None if OF_STATE.search(line) else text_of(done))
+        for line, done in found
     ]
     RECORD.write_text("[\n" + ",\n".join(json.dumps(each) for each in kept) + "\n]\n")
 
 
-def _text(done: Done) -> str:
+def text_of(done: Done) -> str:
     """What is printed; of a failure the first line, since the others say it again."""
     if done.status:
         return done.errors.strip().partition("\n")[0]
@@ -120,7 +125,7 @@ def is_equal(there: Recorded, done: Done) -> bool:
     """The same status, and the same text or JSON."""
     if there.status != done.status:
         return False
-    return there.text is None or _value(there.text) == _value(_text(done))
+    return there.text is None or _value(there.text) == _value(text_of(done))
 
 
 def _value(text: str) -> object:

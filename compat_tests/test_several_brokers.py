@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import re
 import signal
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
-from urllib.parse import urlsplit
 
 import pulsar
 import pytest
@@ -70,22 +68,9 @@ def get(
     broker: Broker, target: str, method: str = "GET", body: Any = None, login: str = ""
 ) -> tuple[int, str]:
     """Return the answer to a request, which a broker may redirect to another one."""
-    host, port = broker.host, broker.web_port
-    for _ in range(4):
-        connection = http.client.HTTPConnection(host, port, timeout=60)
-        with contextlib.closing(connection):
-            headers = {} if body is None else {"Content-Type": "application/json"}
-            if login:
-                headers["Authorization"] = f"Bearer {login}"
-            connection.request(method, target, "" if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        if answer.status != 307:
-            return answer.status, text
-        there = urlsplit(answer.headers["Location"])
-        assert there.hostname is not None and there.port is not None
-        host, port, target = there.hostname, there.port, f"{there.path}?{there.query}"
-    raise AssertionError(f"{target} is redirected without end")
+    headers = {"Authorization": f"Bearer {login}"} if login else {}
+    status, _, data = broker.exchange(method, target, body, headers)
+    return status, data.decode()
 
 
 def ask(broker: Broker, target: str, method: str = "GET", body: Any = None) -> Any:
@@ -659,40 +644,6 @@ def test_a_second_broker_with_the_same_addresses_is_refused(
     assert twin.process.wait(20) != 0
     assert "Give each broker its own advertisedAddress" in twin.output()
     cluster.brokers.remove(twin)
-
-
-def test_brokers_of_both_kinds_share_a_cluster(cluster: Cluster, pair: list[ClusterBroker]) -> None:
-    apache = cluster.apache_broker("apache", **SETTINGS)
-    apache.start()
-    for broker, other in ((pair[0], apache), (apache, pair[0])):
-        for topic in TOPICS:
-            assert owner(broker, topic) == owner(other, topic)
-    bodies = {topic: [topic.encode(), b"1"] for topic in TOPICS[:4]}
-    with contextlib.closing(official_client(apache.url)) as client:
-        for topic in bodies:
-            client.subscribe(topic, "both").close()
-            client.create_producer(topic).send(topic.encode())
-        # The Apache broker takes all topics, and is the leader then.
-        for each in pair:
-            each.stop()
-        for topic in bodies:
-            assert owner(apache, topic) == apache.url
-            client.create_producer(topic).send(b"1")
-    for each in pair:
-        each.start()
-    new = [f"persistent://public/default/new-{number}" for number in range(16)]
-    for topic in TOPICS:
-        unload(pair[0], topic)
-    found = {topic: owner(pair[number % 2], topic) for number, topic in enumerate(new)}
-    assert {topic: owner(apache, topic) for topic in new} == found
-    assert len(set(found.values())) > 1
-    with contextlib.closing(official_client(pair[1].url)) as client:
-        for topic, sent in bodies.items():
-            consumer = client.subscribe(topic, "both")
-            assert receive(consumer, 2) == sent
-    apache.stop()
-    for topic in TOPICS:
-        assert owner(pair[0], topic) in [each.url for each in pair]
 
 
 def test_brokers_ask_each_other_with_credentials(pair: list[ClusterBroker]) -> None:
