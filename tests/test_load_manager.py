@@ -247,6 +247,40 @@ async def test_a_planned_broker_is_chosen_once() -> None:
 
 
 @coroutine_test
+async def test_the_present_broker_of_a_bundle_may_be_the_planned_one() -> None:
+    one = await member()
+    await one.add("x:1", {str(BUNDLES[0]): BUSY, str(BUNDLES[1]): BUSY}, 90.0)
+    one.manager.plan(BUNDLES[0], "x:1")
+    assert await one.choose(BUNDLES[0]) == "x:1"
+    assert await one.choose(BUNDLES[1]) == one.id
+
+
+@coroutine_test
+async def test_a_plan_replaces_an_earlier_one_also_before_the_next_report() -> None:
+    one = await member()
+    await one.add("x:1", {str(BUNDLES[0]): BUSY}, 5.0)
+    await one.add("y:1", {}, 5.0)
+    brokers = one.manager.load.brokers
+    for _ in range(2):
+        for planned in ("y:1", one.id, "x:1", one.id):
+            one.manager.plan(BUNDLES[0], planned)
+            # A report that is older than the move, as of brokers that report rarely.
+            brokers["x:1"].leaving.clear()
+            assert await one.choose(BUNDLES[0]) == planned
+
+
+@coroutine_test
+async def test_a_report_from_before_a_plan_does_not_end_it() -> None:
+    one = await member()
+    await one.add("x:1", {}, 90.0)
+    one.manager.plan(BUNDLES[0], "x:1")
+    # It shows the bundle as the broker had it before.
+    await one.add("x:1", {str(BUNDLES[0]): BUSY}, 90.0)
+    await eventually(lambda: str(BUNDLES[0]) in one.manager.load.brokers["x:1"].report.last_stats)
+    assert await one.choose(BUNDLES[0]) == "x:1"
+
+
+@coroutine_test
 async def test_the_heartbeat_namespace_of_a_broker_goes_to_it() -> None:
     one = await member()
     await one.add("x:1", {}, 5.0)

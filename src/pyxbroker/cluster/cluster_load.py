@@ -143,7 +143,8 @@ class ClusterLoad:
         stats = broker.report.last_stats
         at_ms = broker.report.last_update
         for name, since_ms in list(broker.arriving.items()):
-            if name in stats or at_ms > since_ms + SETTLE_MS:
+            # An earlier report may show a bundle that has left since, and returns.
+            if (name in stats and at_ms >= since_ms) or at_ms > since_ms + SETTLE_MS:
                 del broker.arriving[name]
         for name, since_ms in list(broker.leaving.items()):
             if name not in stats or at_ms > since_ms + SETTLE_MS:
