@@ -53,7 +53,7 @@ class Program:
     def start(self, op: str, on: int, args: Any, done: Done, make: int = 0) -> None:
         """Send a request; ``done`` gets its answer, or the error, in the thread that reads."""
         number = next(self._numbers)
-        drop = [self.dropped.popleft() for _ in range(len(self.dropped))]
+        drop = self._take_dropped()
         asked = {"id": number, "op": op, "on": on, "as": make, "args": args, "drop": drop}
         line = json.dumps(asked).encode() + b"\n"
         self._waiting[number] = done
@@ -67,6 +67,14 @@ class Program:
             return
         if self.ended:  # the reader may have ended before it could see this request
             self._fail_all()
+
+    def _take_dropped(self) -> list[int]:
+        """Return the numbers that the program may release, each to one of several threads."""
+        taken: list[int] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self.dropped.popleft())
+        return taken
 
     def ask(self, op: str, on: int, args: Any, limit_s: float | None, make: int = 0) -> Any:
         """Send a request and wait; raises what the client answered, or ``AssertionError``."""
