@@ -71,10 +71,12 @@ class Member:
         self.registration = BrokerRegistration(self.store, self.id, report.fields(), pytest.fail)
         self.requests: list[str] = []
         self.failure = ""
+        self.unreached: set[str] = set()
         self.manager = LoadManager(
             *(broker, self.brokers, self.owned, self.election, self.registration, report),
             lambda: USAGE,
             self.put,
+            lambda: self.unreached,
         )
 
     async def boundaries(self, namespace: str) -> list[int]:
@@ -235,6 +237,19 @@ async def test_a_broker_that_leaves_is_not_chosen() -> None:
 
 
 @coroutine_test
+async def test_a_broker_that_is_not_reached_is_chosen_only_if_no_other_one_may_be() -> None:
+    one = await member()
+    for each in ("x:1", "y:1"):
+        await one.add(each, {}, 5.0)
+    one.manager.plan(BUNDLES[0], "x:1")
+    one.unreached = {"x:1"}
+    assert {await one.choose(each) for each in BUNDLES} == {one.id, "y:1"}
+    one.unreached = {"x:1", "y:1", one.id}
+    unseen = BUNDLES[0]._replace(namespace="public/unseen")
+    assert await one.choose(unseen, excluded=one.id) in ("x:1", "y:1")
+
+
+@coroutine_test
 async def test_a_planned_broker_is_chosen_once() -> None:
     one = await member()
     await one.add("x:1", {str(BUNDLES[0]): BUSY}, 5.0)
@@ -322,6 +337,20 @@ async def test_the_leader_moves_bundles_and_names_their_new_broker() -> None:
     for _ in range(3):
         await one.manager.move_bundles()
     assert len(one.requests) == len(moved)
+
+
+@coroutine_test
+async def test_no_bundle_is_moved_to_a_broker_that_is_not_reached() -> None:
+    one = await member()
+    await one.add("x:1", {str(each): BUSY for each in BUNDLES}, 90.0)
+    await one.add("y:1", {}, 0.0)
+    one.unreached = {"y:1"}
+    for _ in range(2):
+        await one.manager.move_bundles()
+    moved = [each for each in BUNDLES if any(str(each) in request for request in one.requests)]
+    assert moved
+    assert one.manager.load.sums("y:1").namespaces.total() == 0
+    assert {await one.choose(each) for each in moved} == {one.id}
 
 
 @coroutine_test

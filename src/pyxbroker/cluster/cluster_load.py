@@ -9,6 +9,7 @@ This is a machine without input and output: the caller passes reports and times.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -116,6 +117,15 @@ class ClusterLoad:
         kept = set(broker_ids)
         for broker_id in self.brokers.keys() - kept:
             del self.brokers[broker_id]
+
+    @contextlib.contextmanager
+    def without(self, broker_ids: Iterable[str]) -> Iterator[None]:
+        """Leave brokers out of the decisions that the body of a `with` statement takes."""
+        left_out = {each: self.brokers.pop(each) for each in broker_ids if each in self.brokers}
+        try:
+            yield
+        finally:
+            self.brokers |= left_out
 
     def forget_inactive(self) -> list[str]:
         """Forget the bundles that no broker has, and return their names."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Set
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,8 @@ class LoadManager:
 
     `report` is the report of this broker without load. `measure_host` returns the use of the
     machine, and may block. `put` sends a PUT request to the web port of a broker, with a path and a
-    query; it raises OwnerFailed.
+    query; it raises OwnerFailed. `unreached` returns the brokers that this one does not reach: they
+    get bundles only where no other broker may serve them.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class LoadManager:
         report: LocalBrokerData,
         measure_host: MeasureHost,
         put: Put,
+        unreached: Callable[[], Set[str]],
     ) -> None:
         self.load = ClusterLoad()
         self._broker = broker
@@ -91,6 +93,7 @@ class LoadManager:
         self._shedding = Shedding()
         self._measure_host = measure_host
         self._put = put
+        self._unreached = unreached
         self._written = report
         self._measured = report  # with the use of the host
         self._of_bundles: dict[str, BundleStats] = {}
@@ -213,15 +216,14 @@ class LoadManager:
             if data is not None:
                 self.load.set_data(name, data)
         rules = await self._rules.of_namespace(namespace, self._served())
-        left_out = self.load.brokers.pop(excluded, None)
-        try:
-            chosen = choose(
-                *(name, self.load, rules, self._placement, self._config),
-                is_persistent=is_persistent,
-            )
-        finally:
-            if left_out is not None:
-                self.load.brokers[excluded] = left_out
+        chosen = None
+        for left_out in ({excluded} | self._unreached(), {excluded}):
+            if chosen is None:
+                with self.load.without(left_out):
+                    chosen = choose(
+                        *(name, self.load, rules, self._placement, self._config),
+                        is_persistent=is_persistent,
+                    )
         if chosen is not None:
             self.load.place(name, chosen, _now_ms())
         return chosen
@@ -252,7 +254,10 @@ class LoadManager:
         if not self._leads:
             return
         rules = await self._rules.of_all(self._served())
-        moves = shed(*(self.load, rules, self._placement, self._shedding, _now_ms(), self._config))
+        with self.load.without(self._unreached()):
+            moves = shed(
+                *(self.load, rules, self._placement, self._shedding, _now_ms(), self._config)
+            )
         of_sources: dict[str, list[Move]] = {}
         for each in moves:
             of_sources.setdefault(each.source, []).append(each)

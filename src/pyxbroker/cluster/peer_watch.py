@@ -26,7 +26,7 @@ from pyxbroker.client.errors import (
 from pyxbroker.cluster.addresses import OF_BROKER, OF_OWNER, addresses_of, read_fields
 from pyxbroker.cluster.brokers import RegisteredBrokers, Report
 from pyxbroker.cluster.election import Election, leader_of
-from pyxbroker.cluster.failure_detector import Answer, FailureDetector, Sight
+from pyxbroker.cluster.failure_detector import FAILED, Answer, FailureDetector, Sight
 from pyxbroker.cluster.ownership import owner_nodes
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import BadVersion, MetadataError, MetadataStore, NotFound
@@ -99,6 +99,10 @@ class PeerWatch:
             name: {"state": sight.value, "startTimestamp": started}
             for name, (sight, started) in self._detector.answer().items()
         }
+
+    def unreached(self) -> set[str]:
+        """Return the peers that refuse connections or do not answer."""
+        return {name for name, (sight, _) in self._detector.answer().items() if sight in FAILED}
 
     # --- connections ----------------------------------------------------------------------------
 

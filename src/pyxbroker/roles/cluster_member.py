@@ -62,15 +62,16 @@ class ClusterMember:
         boundaries = broker.namespaces.boundaries
         self.duties = Duties(metadata, boundaries, self.owned, self.election)
         self._taking_back: asyncio.Task[None] | None = None
-        self.load_manager = LoadManager(
-            *(broker, self.registered, self.owned, self.election, self.registration, report),
-            Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
-            self._put,
-        )
         self.requests = ClusterPeers(broker.config, broker.addresses)
         self.watch = PeerWatch(
             *(metadata, broker.broker_id, self.registered, self.election, self.requests),
             broker.config.brokerFailureTimeoutMs / 1000,
+        )
+        self.load_manager = LoadManager(
+            *(broker, self.registered, self.owned, self.election, self.registration, report),
+            Load(nic_gbit=broker.config.loadBalancerOverrideBrokerNicSpeedGbps).usage,
+            self._put,
+            self.watch.unreached,
         )
         self._handovers: Handovers | None = None
 
