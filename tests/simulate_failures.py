@@ -189,12 +189,13 @@ class Simulation:
         if link.is_open:
             if is_refused or quiet_s > TIMEOUT_S * (0.25 + 0.25 * self.random.random()):
                 link.is_open = False
-                link.quiet_at = self.now
+                link.quiet_at = self.now - (0.0 if is_refused else TIMEOUT_S / 2)
                 process.detector.note(name, started, Sight.UNKNOWN, self.now)
         elif is_refused:
+            link.quiet_at = self.now
             process.detector.note(name, started, Sight.REFUSED, self.now)
             link.retry_at = self.now + 0.05
-        elif quiet_s > TIMEOUT_S / 2:
+        elif quiet_s > TIMEOUT_S:
             process.detector.note(name, started, Sight.SILENT, self.now)
 
     def _decide(self, process: Process) -> None:

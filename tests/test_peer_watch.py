@@ -40,12 +40,15 @@ class Connection:
 
 
 class Network:
-    """The connections between brokers; `refusing` and `silent` have those that are not reached."""
+    """The connections between brokers; `refusing`, `silent` and `unknown` (without an address) have
+    those that are not reached.
+    """
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}  # by web URL
         self.refusing: set[str] = set()
         self.silent: set[str] = set()
+        self.unknown: set[str] = set()
         self.connections: dict[str, list[Connection]] = {}
 
     def lose(self, url: str, states: set[str]) -> None:
@@ -58,6 +61,8 @@ class Network:
     async def connect(self, to: Addresses, timeout_s: float) -> Connection:
         if to.web_url in self.refusing:
             raise ConnectFailed(to.web_url, "refused") from ConnectionRefusedError()
+        if to.web_url in self.unknown:
+            raise ConnectFailed(to.web_url, "unknown") from OSError("unknown")
         if to.web_url in self.silent:
             await asyncio.sleep(timeout_s)
             raise ConnectFailed(to.web_url, "timed out")
@@ -145,6 +150,15 @@ async def owners(store: MemoryStore) -> list[str]:
     return await store.children(paths.bundle_owners("public/default"))
 
 
+async def has_owners(store: MemoryStore, expected: list[str]) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    found: list[str] = []
+    while asyncio.get_running_loop().time() < deadline and found != expected:
+        await asyncio.sleep(0.01)
+        found = await owners(store)
+    assert found == expected
+
+
 @coroutine_test
 async def test_a_leader_whose_process_has_ended_loses_what_it_holds_and_the_others_nothing() -> (
     None
@@ -156,7 +170,7 @@ async def test_a_leader_whose_process_has_ended_loses_what_it_holds_and_the_othe
     left = {each.id for each in others}
     await eventually(lambda: all(each.brokers.reports.keys() == left for each in others))
     await eventually(lambda: any(each.election.is_leader for each in others))
-    assert await owners(others[0].store) == [others[0].id, others[1].id]
+    await has_owners(others[0].store, [others[0].id, others[1].id])
     assert (others[1].watch.removed, others[0].closed, others[1].closed) == (0, [], [])
     for each in (*others, dead):
         await each.stop()
@@ -174,6 +188,20 @@ async def test_a_living_broker_that_nobody_reaches_registers_again_and_is_left_a
     network.silent.clear()
     await eventually(lambda: leader.has_peers(2))
     for each in (leader, other, silent):
+        await each.stop()
+
+
+@coroutine_test
+async def test_a_broker_is_silent_only_when_attempts_have_failed_for_the_whole_time() -> None:
+    network, (leader, *others) = await cluster(3)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for other, states in zip(others, (network.silent, network.unknown), strict=True):
+        network.lose(other.addresses.web_url, states)
+    await eventually(leader.watch.unreached)
+    assert loop.time() - began > 0.9 * TIMEOUT_S
+    await eventually(lambda: len(leader.watch.unreached()) == 2)
+    for each in (leader, *others):
         await each.stop()
 
 

@@ -26,6 +26,7 @@ from pyxbroker.client.errors import (
     ConnectFailed,
     ConnectionFailed,
     ConnectionRefused,
+    NoPong,
     NotPulsar,
     ProtocolFault,
     TlsFailed,
@@ -397,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     def _check_alive(self) -> None:
         """Send a PING, at intervals; end the connection if the peer has been silent since then."""
         if not self._has_heard:
-            self._end(ConnectionFailed(self.url, "the broker does not answer PING"))
+            self._end(NoPong(self.url))
             return
         self._has_heard = False
         self.send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))

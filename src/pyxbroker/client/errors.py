@@ -56,6 +56,13 @@ class AnswerTimeout(ConnectionFailed):
         super().__init__(url, "the server did not answer in time")
 
 
+class NoPong(ConnectionFailed):
+    """The server did not answer PING in time."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "the broker does not answer PING")
+
+
 class ProtocolFault(ConnectionFailed):
     """The server sent bytes that are not Pulsar's protocol."""
 

@@ -22,6 +22,7 @@ from pyxbroker.client.errors import (
     ClientError,
     ConnectFailed,
     ConnectionFailed,
+    NoPong,
 )
 from pyxbroker.cluster.addresses import OF_BROKER, OF_OWNER, addresses_of, read_fields
 from pyxbroker.cluster.brokers import RegisteredBrokers, Report
@@ -40,6 +41,8 @@ SIGHTS_PATH = "/admin/v2/broker-stats/peers"
 PAUSE_S = 0.05
 """Time between two attempts to connect."""
 PAUSE_MAX_S = 1.0
+SILENT_PART = 0.95
+"""The part of the time-out that counts as all of it: timers are not exact."""
 REFUSED_PAUSE_S = 30.0
 """Time until the next attempt after the peer has refused the login of this broker."""
 
@@ -126,20 +129,25 @@ class PeerWatch:
         """Hold a connection to a peer."""
         addresses = addresses_of(report.fields, OF_BROKER)
         pause_s = PAUSE_S
+        quiet_at = self._loop.time()
         while True:
-            began = self._loop.time()
             try:
                 connection = await self._requests.connect(addresses, self._timeout_s / 2)
             except ClientError as error:
                 sight = _sight_of(error)
-                if sight is not Sight.SILENT or self._late_at < began:
+                now = self._loop.time()
+                quiet_at = max(quiet_at, self._late_at) if sight is Sight.SILENT else now
+                is_known = (
+                    sight is not Sight.SILENT or now - quiet_at > SILENT_PART * self._timeout_s
+                )
+                if is_known:
                     self._note(name, started, sight)
                 if not isinstance(error, ConnectionFailed):
                     # Only its session with the metadata store shows when this process ends.
                     log.warning("another broker refuses a login", broker=name, error=error)
                     pause_s = REFUSED_PAUSE_S
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S if is_known else self._timeout_s / 4)
                 continue
             pause_s = PAUSE_S
             self._note(name, started, Sight.REACHED)
@@ -149,6 +157,9 @@ class PeerWatch:
                 connection.close()
             log.debug("a connection to another broker has ended", broker=name, error=reason)
             self._note(name, started, Sight.UNKNOWN)
+            # The connection waits for half of the time before it ends for a missing PONG.
+            is_quiet = isinstance(reason, NoPong)
+            quiet_at = self._loop.time() - (self._timeout_s / 2 if is_quiet else 0.0)
 
     def _note(self, name: str, started: int, sight: Sight) -> None:
         self._detector.note(name, started, sight, self._loop.time())
