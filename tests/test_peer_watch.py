@@ -6,6 +6,8 @@ import asyncio
 import itertools
 from typing import Any
 
+import pytest
+
 from metadata_backends import coroutine_test
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.lookup import Redirect
@@ -150,6 +152,16 @@ async def owners(store: MemoryStore) -> list[str]:
     return await store.children(paths.bundle_owners("public/default"))
 
 
+def fields_of(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    return [vars(each)["fields"] for each in caplog.records if each.getMessage() == event]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return the brokers that are not reached, and why they are not removed."""
+    found = fields_of(caplog, "a broker is not reached")
+    return sorted((each["broker"], each["not_removed"]) for each in found)
+
+
 async def has_owners(store: MemoryStore, expected: list[str]) -> None:
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     found: list[str] = []
@@ -177,17 +189,43 @@ async def test_a_leader_whose_process_has_ended_loses_what_it_holds_and_the_othe
 
 
 @coroutine_test
-async def test_a_living_broker_that_nobody_reaches_registers_again_and_is_left_alone() -> None:
+async def test_a_living_broker_that_nobody_reaches_registers_again_and_is_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     network, (leader, other, silent) = await cluster(3)
     network.lose(silent.addresses.web_url, network.silent)
     await eventually(lambda: leader.watch.removed == 1)
     await eventually(lambda: silent.id in leader.brokers.reports)
+    await eventually(lambda: len(warnings(caplog)) == 2)
     await asyncio.sleep(5 * TIMEOUT_S)
     assert (leader.watch.removed, other.watch.removed, silent.watch.removed) == (1, 0, 0)
     assert sorted(await owners(leader.store)) == ["b0:8080", "b1:8080", "b2:8080"]
     network.silent.clear()
     await eventually(lambda: leader.has_peers(2))
+    assert warnings(caplog) == [
+        (silent.id, "another broker decides"),
+        (silent.id, "it was removed before, and has registered again"),
+    ]
+    assert "a broker is reached again" in caplog.messages
+    assert any(
+        "check that the others reach its advertisedAddress" in each for each in caplog.messages
+    )
     for each in (leader, other, silent):
+        await each.stop()
+
+
+@coroutine_test
+async def test_the_log_shows_why_a_silent_broker_is_not_removed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.cluster.peer_watch.WARN_AGAIN_S", 0.1)
+    network, (leader, other) = await cluster(2)
+    network.lose(other.addresses.web_url, network.silent)
+    await eventually(lambda: len(warnings(caplog)) == 2)
+    assert set(warnings(caplog)) == {(other.id, "1 of 2 brokers are no majority")}
+    assert fields_of(caplog, "a broker is not reached")[0]["error"] == "http://b1:8080: timed out"
+    for each in (leader, other):
         await each.stop()
 
 

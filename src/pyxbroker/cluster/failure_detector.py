@@ -51,6 +51,7 @@ class _Peer:
         self.is_reached_since = True  # since it was removed
         self.ask_at = 0.0
         self.pause_s = ASK_AGAIN_S
+        self.objection = ""
 
     @property
     def is_suspect(self) -> bool:
@@ -134,13 +135,26 @@ class FailureDetector:
             peer.was_removed = True
             peer.is_reached_since = False
 
+    def why_kept(self, name: str) -> str:
+        """Return why a peer that is not reached is not removed, for the log."""
+        peer = self._peers[name]
+        if peer.was_removed and not peer.is_suspect:
+            return "it was removed before, and has registered again"
+        if not self._is_decider():
+            return "another broker decides"
+        return peer.objection
+
     def _has_failed(self, name: str, peer: _Peer, answers: Mapping[str, Answer]) -> bool:
-        about = [each.get(name, (Sight.UNKNOWN, 0)) for each in answers.values()]
-        if any(started != peer.started or sight not in FAILED for sight, started in about):
-            return False
-        if peer.sight is Sight.REFUSED:
+        about = {of: each.get(name, (Sight.UNKNOWN, 0)) for of, each in answers.items()}
+        peer.objection = ""
+        for of, (sight, started) in about.items():
+            if started != peer.started or sight not in FAILED:
+                peer.objection = f"it is {sight.value} for {of}"
+                return False
+        if peer.sight is Sight.REFUSED or 2 * (len(about) + 1) > len(self._peers) + 1:
             return True
-        return 2 * (len(about) + 1) > len(self._peers) + 1
+        peer.objection = f"{len(about) + 1} of {len(self._peers) + 1} brokers are no majority"
+        return False
 
     def _suspects(self) -> list[str]:
         """Return the peers whose failure this broker has to decide."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ PAUSE_S = 0.05
 PAUSE_MAX_S = 1.0
 SILENT_PART = 0.95
 """The part of the time-out that counts as all of it: timers are not exact."""
+WARN_AGAIN_S = 60.0
+"""Time between two warnings about a peer that is not reached."""
 REFUSED_PAUSE_S = 30.0
 """Time until the next attempt after the peer has refused the login of this broker."""
 
@@ -73,6 +76,8 @@ class PeerWatch:
         self._detector = FailureDetector(broker_id)
         self._loop = asyncio.get_running_loop()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._warn_at: dict[str, float] = {}  # of the peers that are not reached
+        self._errors: dict[str, str] = {}  # of their last attempts
         self._changed = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
@@ -141,6 +146,7 @@ class PeerWatch:
                     sight is not Sight.SILENT or now - quiet_at > SILENT_PART * self._timeout_s
                 )
                 if is_known:
+                    self._errors[name] = _text_of(error)
                     self._note(name, started, sight)
                 if not isinstance(error, ConnectionFailed):
                     # Only its session with the metadata store shows when this process ends.
@@ -162,8 +168,28 @@ class PeerWatch:
             quiet_at = self._loop.time() - (self._timeout_s / 2 if is_quiet else 0.0)
 
     def _note(self, name: str, started: int, sight: Sight) -> None:
-        self._detector.note(name, started, sight, self._loop.time())
+        now = self._loop.time()
+        self._detector.note(name, started, sight, now)
+        if sight in FAILED:
+            # By then it is removed, if it has failed.
+            self._warn_at.setdefault(name, now + self._timeout_s)
+        elif sight is Sight.REACHED and self._warn_at.pop(name, None) is not None:
+            log.info("a broker is reached again", broker=name)
         self._changed.set()
+
+    def _warn(self) -> None:
+        """Log the peers that are not reached and stay registered."""
+        now = self._loop.time()
+        for name, (sight, _) in self._detector.answer().items():
+            if sight in FAILED and self._warn_at.get(name, now + 1) <= now:
+                self._warn_at[name] = now + WARN_AGAIN_S
+                log.warning(
+                    "a broker is not reached",
+                    broker=name,
+                    state=sight.value,
+                    error=self._errors[name],
+                    not_removed=self._detector.why_kept(name),
+                )
 
     def _on_beat(self, due: float) -> None:
         """Note if this process was too slow to read answers in time."""
@@ -182,6 +208,7 @@ class PeerWatch:
             self._detector.elect("" if leader is None else leader.broker_id)
             wait_s = self._detector.wait_s(self._loop.time())
             if wait_s is None or wait_s > 0:
+                self._warn()
                 # Not for long: another broker may become the leader.
                 wait_s = min(wait_s or self._timeout_s, self._timeout_s)
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -226,8 +253,15 @@ class PeerWatch:
             if not await self._delete(paths.broker(name), lambda value: _started(value) == started):
                 return
             self._detector.on_removed(name)
+            self._warn_at[name] = self._loop.time() + self._timeout_s
             self.removed += 1
-            log.warning("removing a failed broker", broker=name, state=sight.value, agree=agree)
+            log.warning(
+                "removing a failed broker",
+                broker=name,
+                state=sight.value,
+                error=self._errors[name],
+                agree=agree,
+            )
             await self._delete(paths.LEADER, lambda value: _leads(value, name))
             bundles = await self._delete_owned(addresses_of(report.fields, OF_BROKER))
         except MetadataError as error:
@@ -266,6 +300,14 @@ def _sight_of(error: ClientError) -> Sight:
         is_refused = isinstance(error.__cause__, ConnectionRefusedError)
         return Sight.REFUSED if is_refused else Sight.SILENT
     return Sight.SILENT if isinstance(error, AnswerTimeout) else Sight.REACHED
+
+
+def _text_of(error: ClientError) -> str:
+    """Return the address and the reason, without asyncio's words about its calls."""
+    cause = error.__cause__
+    if isinstance(error, ConnectFailed) and isinstance(cause, OSError) and (cause.errno or 0) > 0:
+        return f"{error.url}: {os.strerror(cause.errno or 0).lower()}"
+    return str(error)
 
 
 def _started(value: bytes) -> object:

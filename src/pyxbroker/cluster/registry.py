@@ -141,7 +141,12 @@ class BrokerRegistration:
 
     def _on_change(self, notification: Notification) -> None:
         if notification.kind is NotificationKind.DELETED:
-            log.warning("the registration of this broker was deleted", path=self._path)
+            log.warning(
+                "the registration of this broker was deleted. Another broker may have found it"
+                " unreachable: check that the others reach its advertisedAddress",
+                path=self._path,
+                addresses=", ".join(filter(None, addresses_of(self.fields, OF_BROKER))),
+            )
             self._lock.recreate()
 
     def _on_lock_lost(self) -> None:
