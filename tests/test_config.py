@@ -289,6 +289,7 @@ def test_what_clients_could_not_connect_to_is_no_address(address: str) -> None:
         ("managedLedgerDigestType", "SHA1", "one of CRC32C, CRC32, MAC, DUMMY"),
         ("diskUsageThreshold", "1.5", "a number, 0.01 to 1"),
         ("managedLedgerDefaultEnsembleSize", "0", "a whole number, 1 or more"),
+        ("managedLedgerDefaultEnsembleSize", "2147483648", "a whole number, 1 to 2147483647"),
     ],
 )
 def test_a_bad_value_names_place_key_and_what_is_expected(
@@ -320,6 +321,14 @@ def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
     assert Config.load(None, None, {"journalMaxSizeMB": "6"}).journalMaxSizeMB == 6
     small = {"journalMaxSizeMB": "4", "maxMessageSize": "1048576"}
     assert Config.load(None, None, small).journalMaxSizeMB == 4
+
+
+def test_a_failure_timeout_in_which_no_broker_can_answer_is_refused() -> None:
+    for text in ("1", "99"):
+        with pytest.raises(ConfigError, match="Set at least 100, or 0"):
+            Config.load(None, None, {"brokerFailureTimeoutMs": text}, is_cluster=True)
+    for text in ("0", "100"):
+        Config.load(None, None, {"brokerFailureTimeoutMs": text}, is_cluster=True)
 
 
 def test_quorums_that_do_not_fit_are_refused_by_their_keys() -> None:

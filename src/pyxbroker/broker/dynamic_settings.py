@@ -93,7 +93,7 @@ class DynamicSettings:
             try:
                 row.parse(text)
             except (KeyError, ValueError) as error:
-                raise ValueError(row.expected()) from error
+                raise ValueError(row.expected(text)) from error
         await self._change(lambda fields: fields | {name: text})
 
     async def remove(self, name: str) -> None:
@@ -145,7 +145,7 @@ class DynamicSettings:
                     log.error(
                         "a setting in metadata cannot be used",
                         setting=name,
-                        expected=row.expected(),
+                        expected=row.expected(values[name]),
                     )
                     continue
             if value != self._value(name):

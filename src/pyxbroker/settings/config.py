@@ -20,7 +20,7 @@ from pyxbroker.settings import sources
 from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
 from pyxbroker.settings.sections.bookkeeper import BookKeeper, Placement
-from pyxbroker.settings.sections.cluster import SeveralBrokers
+from pyxbroker.settings.sections.cluster import FAILURE_TIMEOUT_MS_MIN, SeveralBrokers
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
 from pyxbroker.settings.sections.general import General
@@ -126,6 +126,7 @@ class Config(
         else:
             config._check_journal_size()
         config._check_quorums()
+        config._check_failure_timeout()
         config._check_cluster_name()
         config._check_advertised_address()
         config._check_tls_switch(reader.tls_switch)
@@ -153,6 +154,13 @@ class Config(
             values = ", ".join(f"{key}={value}" for key, value in quorums.items())
             raise ConfigError(
                 f"{values} do not fit: each must be at least as large as the next one."
+            )
+
+    def _check_failure_timeout(self) -> None:
+        if 0 < self.brokerFailureTimeoutMs < FAILURE_TIMEOUT_MS_MIN:
+            raise ConfigError(
+                f"brokerFailureTimeoutMs={self.brokerFailureTimeoutMs} is too small: brokers need"
+                f" more time for their answers. Set at least {FAILURE_TIMEOUT_MS_MIN}, or 0 (off)."
             )
 
     def _check_bookie_authentication(self) -> None:

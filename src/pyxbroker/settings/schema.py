@@ -52,8 +52,8 @@ class Setting:
     def _is_float(self) -> bool:
         return self.kind.startswith("float")
 
-    def expected(self) -> str:
-        """Describe the accepted values in words."""
+    def expected(self, text: str = "") -> str:
+        """Describe the accepted values in words, in answer to a text that is none of them."""
         if self.choices:
             kind = "a list, separated by commas, of" if self.is_list else "one of"
             return f"{kind} " + ", ".join(self.choices)
@@ -63,7 +63,9 @@ class Setting:
             return "text"
         number = "a number" if self._is_float else "a whole number"
         least = _number(self.minimum)
-        end = f" to {_number(self.maximum)}" if self.maximum < INT_MAX else " or more"
+        is_above = _NUMBER.fullmatch(text.strip()) and float(text) > self.maximum
+        has_end = is_above or self.maximum < INT_MAX
+        end = f" to {_number(self.maximum)}" if has_end else " or more"
         below = f"; less counts as {least}" if self.has_floor else ""
         return f"{number}, {least}{end}{below}" + (f" ({self.unit})" if self.unit else "")
 

@@ -150,7 +150,7 @@ class Reader:
             value = row.parse(text)
         except (ValueError, KeyError):
             raise ConfigError(
-                f"{place}: {key} is {text.strip()!r}; expected {row.expected()}."
+                f"{place}: {key} is {text.strip()!r}; expected {row.expected(text)}."
             ) from None
         if key in ZOOKEEPER_ALIASES:
             value = f"zk:{value}"

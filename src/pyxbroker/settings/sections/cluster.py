@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyxbroker.settings.schema import Section, limit, setting
 
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+FAILURE_TIMEOUT_MS_MIN = 100
 
 
 class SeveralBrokers(Section, title="Several brokers"):
@@ -24,7 +25,8 @@ class SeveralBrokers(Section, title="Several brokers"):
     brokerFailureTimeoutMs: int = limit(
         1000,
         "Time after which a broker that does not answer the other ones, in the opinion of most of"
-        " them, loses its bundles; one whose process has ended loses them immediately. 0: only"
+        " them, loses its bundles; one whose process has ended loses them immediately. At least"
+        f" {FAILURE_TIMEOUT_MS_MIN}. 0: only"
         " the end of its session with the metadata store counts, as for Apache's brokers. Pulsar"
         " has no such setting.",
         unit="ms",
