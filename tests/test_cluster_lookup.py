@@ -230,7 +230,7 @@ async def test_a_broker_that_leaves_names_others(monkeypatch: pytest.MonkeyPatch
 async def test_a_refusal_says_which_isolation_policy_allows_no_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    leader, other = await cluster(2)
+    leader, _ = await cluster(2)
 
     async def choose_none(*arguments: object) -> None:
         return None

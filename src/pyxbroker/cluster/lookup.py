@@ -46,8 +46,8 @@ class ClusterOwnership:
 
     `boundaries` returns the boundaries of a namespace's bundles, and `choose` the broker for a
     bundle without an owner, apart from the broker in its second argument. The third one is False
-    for a bundle that is to have a non-persistent topic. `plan` makes the next choice. `explain` returns why policies
-    allow a namespace none of the brokers, or "".
+    for a bundle that is to have a non-persistent topic. `plan` makes the next choice. `explain`
+    returns why policies allow a namespace none of the brokers, or "".
     """
 
     def __init__(
