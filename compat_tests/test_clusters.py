@@ -24,8 +24,9 @@ SWITCHES = {
 }
 ISOLATION = {
     "namespaces": ["a/.*"],
-    "primary": [".*:[0-9]{4,5}"],
-    "secondary": ["b:.*"],
+    # Apache Pulsar's REST matches the id of a broker, this broker's the host, as placement does.
+    "primary": [".{4,}"],
+    "secondary": ["b.*"],
     "auto_failover_policy": {
         "policy_type": "min_available",
         "parameters": {"min_limit": "1", "usage_threshold": "80"},

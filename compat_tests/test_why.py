@@ -81,7 +81,7 @@ def test_what_does_not_exist_and_who_does_not_answer(
     assert (missing.returncode, missing.stdout) == (1, "")
     assert f"Topic {topic} does not exist." in missing.stderr
     client.create_producer(topic)
-    assert ask(broker, topic).stdout.startswith("Nothing prevents the 1 connected producers")
+    assert ask(broker, topic).stdout.startswith("Nothing prevents the connected producers (1)")
     no_subscription = ask(broker, topic, "s")
     assert no_subscription.returncode == 1
     assert "Subscription s not found" in no_subscription.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Collection
 
 import pytest
 
@@ -18,6 +19,7 @@ from pyxbroker.cluster import lookup
 from pyxbroker.cluster.addresses import owner_value
 from pyxbroker.cluster.brokers import RegisteredBrokers
 from pyxbroker.cluster.election import Election, Leader
+from pyxbroker.cluster.isolation import Isolation
 from pyxbroker.cluster.load_report import starting_report
 from pyxbroker.cluster.lookup import ClusterOwnership
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership
@@ -44,6 +46,7 @@ class Member:
         self.closing.set()
         self.closed: list[BundleName] = []
         self.chosen: dict[BundleName, str | None] = {}
+        self.policies: dict[str, object] = {}
         self.owned = BundleOwnership(self.store, owner_value(self.listeners), self.close_topics)
         self.election = Election(self.store, Leader(self.id, self.addresses.web_url))
         self.brokers = RegisteredBrokers(self.store)
@@ -53,6 +56,7 @@ class Member:
         self.rule = ClusterOwnership(
             *(self.id, self.boundaries, self.owned, self.election, self.brokers, self.choose),
             self.plan,
+            self.explain,
         )
 
     async def boundaries(self, namespace: str) -> list[int]:
@@ -67,6 +71,9 @@ class Member:
 
     def plan(self, bundle: BundleName, broker_id: str) -> None:
         self.chosen[bundle] = broker_id
+
+    async def explain(self, namespace: str, broker_ids: Collection[str]) -> str:
+        return Isolation(self.policies).reason(namespace, broker_ids)
 
     async def close_topics(self, bundle: BundleName) -> None:
         await self.closing.wait()
@@ -217,6 +224,33 @@ async def test_a_broker_that_leaves_names_others(monkeypatch: pytest.MonkeyPatch
     refused = await leader.rule.find(TOPIC, True)
     assert isinstance(refused, Refuse)
     assert str(refused.error) == "No available broker found."
+
+
+@coroutine_test
+async def test_a_refusal_says_which_isolation_policy_allows_no_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leader, _ = await cluster(2)
+
+    async def choose_none(*arguments: object) -> None:
+        return None
+
+    leader.rule._choose = choose_none
+    trial = {"namespaces": ["public/.*"], "primary": ["nosuchhost"], "secondary": []}
+    leader.policies = {"trial": trial}
+    refused = await leader.rule.find(TOPIC, False)
+    assert isinstance(refused, Refuse)
+    reason = "solation policy 'trial' allows [nosuchhost], and none of the 2 brokers matches"
+    assert str(refused.error) == f"No available broker found. I{reason}."
+    (line,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert line.__dict__["fields"] == {"bundle": BUNDLE, "reason": f"i{reason}"}
+    leader.policies = {"trial": trial | {"namespaces": ["other/.*"], "primary": ["b[01]"]}}
+    refused = await leader.rule.find(TOPIC, False)
+    assert isinstance(refused, Refuse)
+    assert str(refused.error) == (
+        "No available broker found. No isolation policy applies to public/default, and isolation"
+        " policies reserve the 2 brokers for other namespaces."
+    )
 
 
 @coroutine_test

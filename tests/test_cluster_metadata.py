@@ -20,6 +20,8 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataStore, Unavailable, open_store
 from pyxbroker.roles import cluster_stores
+from pyxbroker.roles.cluster_stores import ClusterStores
+from pyxbroker.settings.config import Config
 
 NUMBERS = itertools.count()
 PLACES = Places("zk:a", "zk:a/ledgers")
@@ -128,12 +130,31 @@ async def test_the_layout_of_bookkeepers_own_driver_is_accepted_and_others_are_n
 @coroutine_test
 async def test_a_refusal_of_a_cluster_names_what_the_user_wrote() -> None:
     store = await memory()
-    places = PLACES._replace(metadata_setting="--to", cluster_setting="--cluster")
+    places = PLACES._replace(clusters_setting="--to", cluster_setting="--cluster")
     with pytest.raises(UnusableCluster, match=r"or correct --to$"):
         await check_cluster(store, "west", places)
     await set_up(store, store, setup_of("east"))
     with pytest.raises(UnusableCluster, match=r"--cluster must be one of east$"):
         await check_cluster(store, "west", places)
+
+
+def test_places_name_the_settings_from_which_they_come() -> None:
+    config = Config.load(overrides={"metadataStoreUrl": "zk:a:1/x"}, is_cluster=True)
+    assert ClusterStores(config).places == Places(
+        "zk:a:1/x", "zk:a:1/x/ledgers", "metadataStoreUrl", "metadataStoreUrl"
+    )
+    config = Config.load(
+        overrides={
+            "metadataStoreUrl": "zk:a:1",
+            "configurationMetadataStoreUrl": "zk:b:1/nothing",
+            "bookkeeperMetadataServiceUri": "zk+hierarchical://c:1/ledgers",
+        },
+        is_cluster=True,
+    )
+    assert ClusterStores(config).places == Places(
+        *("zk:b:1/nothing", "zk:c:1/ledgers"),
+        *("configurationMetadataStoreUrl", "bookkeeperMetadataServiceUri"),
+    )
 
 
 @coroutine_test

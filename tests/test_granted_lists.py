@@ -56,6 +56,24 @@ async def ask(broker: Broker, role: str, path: str) -> tuple[int, bytes]:
     return answer.status, answer.body if isinstance(answer.body, bytes) else b""
 
 
+def test_the_brokers_of_another_cluster_are_not_those_of_this_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.service.authentication = Authentication(broker.config)
+        record = json.dumps({"serviceUrl": "http://west:8080"}).encode()
+        await broker.node.store.put(paths.cluster("west"), record)
+        this = broker.service.broker_id
+        for rest in ("", f"/{this}/ownedNamespaces"):
+            assert (await ask(broker, "root", f"/admin/v2/brokers/standalone{rest}"))[0] == 200
+            missing = await ask(broker, "root", f"/admin/v2/brokers/nope{rest}")
+            assert missing == (404, b'{"reason":"Cluster does not exist: cluster=nope"}')
+            status, text = await ask(broker, "root", f"/admin/v2/brokers/west{rest}")
+            assert (status, b"http://west:8080" in text) == (307, True)
+        broker.config.authorizationEnabled = False
+        assert (await ask(broker, "root", "/admin/v2/brokers/nope"))[0] == 200
+
+    run(tmp_path, scenario, **settings(authorizationEnabled=True, superUserRoles="root"))
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_who_may_list_what(tmp_path: Path, role: str) -> None:
     async def scenario(broker: Broker) -> None:

@@ -122,7 +122,12 @@ def test_what_isolation_policies_say_of_a_broker(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         await begin(rest)
         this = rest.broker.service.broker_id
-        body = GOOD | {"primary": [this.replace(".", r"\.")]}
+        host = this.partition(":")[0].replace(".", r"\.")
+        port = GOOD | {"primary": [this.replace(".", r"\.")]}  # placement matches hosts, too
+        assert await rest("POST", f"{AT}/p", json.dumps(port)) == DONE
+        unnamed = {"brokerName": this, "namespaceRegex": [], "primary": False}
+        assert await rest("GET", f"{AT}/brokers") == (200, [unnamed])
+        body = GOOD | {"primary": [host]}
         assert await rest("POST", f"{AT}/p", json.dumps(body)) == DONE
         more = GOOD | {"namespaces": ["c/.*"], "primary": ["x"], "secondary": [".*"]}
         assert await rest("POST", f"{AT}/q", json.dumps(more)) == DONE

@@ -135,6 +135,24 @@ def test_an_unknown_login_is_refused_at_the_start() -> None:
         ClusterPeers(Config.load(overrides={"brokerClientAuthenticationPlugin": "x"}), HERE)
 
 
+def test_a_broker_without_a_login_says_at_the_start_what_does_not_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def warnings(**settings: str) -> int:
+        caplog.clear()
+        ClusterPeers(Config.load(overrides=settings), HERE).close()
+        return sum("brokerClientAuthenticationPlugin" in each.message for each in caplog.records)
+
+    login = {
+        "brokerClientAuthenticationPlugin": "token",
+        "brokerClientAuthenticationParameters": "token:x",
+    }
+    assert warnings() == 0
+    assert warnings(authenticationEnabled="true") == 1
+    assert warnings(authenticationEnabled="true", **login) == 0
+    assert warnings(authenticationEnabled="true", anonymousUserRole="guest") == 0
+
+
 def test_the_parameters_of_the_login_are_a_secret() -> None:
     config = Config.load(overrides={"brokerClientAuthenticationParameters": "token:brokers"})
     assert "brokers" not in str(config.changed())

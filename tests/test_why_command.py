@@ -124,7 +124,9 @@ def test_a_failed_connection_says_what_to_do(error: ClientError, hint: str) -> N
     assert hint in why._failure("http://b:1", error)
 
 
-@pytest.mark.parametrize("url", ["", "b:8080", "pulsar://b:6650", "http://", "http://b:x"])
+@pytest.mark.parametrize(
+    "url", ["", "b:8080", "pulsar://b:6650", "http://", "http://b:x", "http://b/admin/"]
+)
 def test_a_wrong_url_is_refused_before_asking(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         why.command(["t", "--admin-url", url])

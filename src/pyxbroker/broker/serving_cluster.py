@@ -38,7 +38,7 @@ class ServingCluster:
             return None
         for peer in _names(await self._record(paths.cluster(self._local)), PEERS):
             if peer in found:
-                return _addresses(await self._record(paths.cluster(peer)))
+                return addresses_of_cluster(await self._record(paths.cluster(peer)))
         raise NamespaceOfOtherClusters(
             "Namespace missing local cluster name in clusters list:"
             f" local_cluster={self._local} ns={namespace} clusters=[{', '.join(found)}]"
@@ -53,7 +53,7 @@ def _names(record: Mapping[str, Any], field: str) -> list[str]:
     return found if isinstance(found, list) else []
 
 
-def _addresses(record: Mapping[str, Any]) -> Addresses:
+def addresses_of_cluster(record: Mapping[str, Any]) -> Addresses:
     """Return the first address of each URL in a cluster's record, which may name several hosts."""
     found = (str(record.get(name) or "") for name in URLS)
     return Addresses(*(each.partition(",")[0].rstrip("/") for each in found))

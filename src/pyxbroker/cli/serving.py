@@ -22,6 +22,7 @@ from pyxbroker.base.collector import Collector
 from pyxbroker.base.log import configure, get_role_logger, write_repeated
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.times import iso_ms
 from pyxbroker.cli import Parser, no_such
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 from pyxbroker.settings.names import ALIASES, STANDALONE_ALIASES
@@ -41,6 +42,7 @@ BOLD = "\x1b[1m{}\x1b[0m"
 JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
 START_LOG_INTERVAL_S = 1.5
+STOP_LOG_INTERVAL_S = 3.0
 SWITCH_S = 0.0005
 """Longest time that another thread may hold the GIL while the event loop waits for it."""
 
@@ -322,6 +324,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 async def _stop(service: Service, timeout: float) -> None:
     """Stop the service within the configured time."""
     started = time.monotonic()
+    reporting = asyncio.ensure_future(_report_stop(service, time.time() + timeout))
     try:
         await asyncio.wait_for(service.stop(), timeout)
     except asyncio.TimeoutError:
@@ -329,7 +332,20 @@ async def _stop(service: Service, timeout: float) -> None:
             f"The broker did not stop within {timeout:g} s (brokerShutdownTimeoutMs);"
             " acknowledged messages are safe, the next start recovers them."
         ) from None
+    finally:
+        reporting.cancel()
     _log_stopped(started)
+
+
+async def _report_stop(service: Service, until_s: float) -> None:
+    """Log periodically what a slow stop waits for, and the time at which it is given up."""
+    while True:
+        await asyncio.sleep(STOP_LOG_INTERVAL_S)
+        log.info(
+            "the stop is waiting; a second signal ends the process immediately",
+            waits_for=service.stop_waits_for(),
+            until=iso_ms(round(until_s * 1000)),
+        )
 
 
 def _log_stopped(started: float) -> None:

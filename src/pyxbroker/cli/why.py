@@ -123,6 +123,8 @@ def _authentication(options: Namespace) -> Authentication:
 def _check_url(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT.", 2)
+    if urlsplit(url).path not in ("", "/"):
+        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT, no path.", 2)
     try:
         ServiceUrl(url)
     except BadSetting:

@@ -22,11 +22,14 @@ class UnusableCluster(StartRefused):
 
 
 class Places(NamedTuple):
-    """The stores, and the settings that name them and the cluster, for messages."""
+    """The stores of the clusters' names and of the ledgers, and the settings that name them and the
+    cluster, for messages.
+    """
 
-    metadata: str
+    clusters: str
     ledgers: str
-    metadata_setting: str = "metadataStoreUrl"
+    clusters_setting: str = "metadataStoreUrl"
+    ledgers_setting: str = "bookkeeperMetadataServiceUri"
     cluster_setting: str = "clusterName"
 
 
@@ -39,7 +42,7 @@ async def check_cluster(store: MetadataStore, name: str, places: Places) -> None
     if await store.get(paths.INSTANCE_ID) is None:
         raise UnusableCluster(
             f"there is no BookKeeper cluster at {places.ledgers}: it has no INSTANCEID. Check"
-            " bookkeeperMetadataServiceUri, or run pyxbroker initialize-cluster-metadata"
+            f" {places.ledgers_setting}, or run pyxbroker initialize-cluster-metadata"
         )
     layout = await store.get(paths.LEDGER_LAYOUT)
     if layout is not None:
@@ -56,12 +59,12 @@ async def _refuse_name(store: MetadataStore, name: str, places: Places) -> None:
     names = await store.children(paths.CLUSTERS)
     if not names:
         raise UnusableCluster(
-            f"{places.metadata} has no cluster: run pyxbroker initialize-cluster-metadata, or"
-            f" correct {places.metadata_setting}"
+            f"{places.clusters} has no cluster: run pyxbroker initialize-cluster-metadata, or"
+            f" correct {places.clusters_setting}"
         )
     more = ", ..." if len(names) > NAMES_SHOWN_MAX else ""
     known = ", ".join(names[:NAMES_SHOWN_MAX]) + more
     raise UnusableCluster(
-        f"{places.metadata} has no cluster {name!r}: {places.cluster_setting} must be one of"
+        f"{places.clusters} has no cluster {name!r}: {places.cluster_setting} must be one of"
         f" {known}"
     )

@@ -86,7 +86,8 @@ class HeldNode:
         was_held = claim.state is State.CHECKING
         following = claim.on_answer(await self._read(do))
         if was_held and following is Do.CLOSE:
-            log.warning("another broker has taken a node", path=self.path, other=claim.other)
+            other = claim.other.decode(errors="replace")
+            log.warning("another broker has taken a node", path=self.path, other=other)
         return following
 
     async def _read(self, do: Do) -> GetResult | MetadataError | None:

@@ -1,12 +1,12 @@
 """Isolation policies of namespaces, which select the brokers that may serve them.
 
-Each is Pulsar's NamespaceIsolationData, in one record per cluster. REST matches expressions against
-the id of a broker, placement against its host, as Pulsar does.
+Each is Pulsar's NamespaceIsolationData, in one record per cluster. Expressions match the host of a
+broker, as in Pulsar's placement. REST answers the same; Pulsar's REST matches the id of the broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -32,13 +32,14 @@ class BrokerPolicies(NamedTuple):
 
 async def policies_of_broker(policies: Mapping[str, Any], broker_id: str) -> BrokerPolicies:
     """Return the policies that apply to a broker with the id `host:port`."""
+    host = host_of(broker_id) or broker_id
     policy, is_primary = None, False
     namespaces: list[str] = []
     for name, fields in policies.items():
         if not isinstance(fields, dict):
             continue  # written by another broker, which may understand it
-        primary = await matches_any(fields.get(PRIMARY), broker_id)
-        if primary or await matches_any(fields.get(SECONDARY), broker_id):
+        primary = await matches_any(fields.get(PRIMARY), host)
+        if primary or await matches_any(fields.get(SECONDARY), host):
             policy, is_primary = name, primary
             namespaces += _texts(fields.get(NAMESPACES))
     return BrokerPolicies(policy, is_primary, namespaces)
@@ -58,6 +59,7 @@ async def matches_any(expressions: object, text: str) -> bool:
 class IsolationPolicy(NamedTuple):
     """The isolation policy of a namespace, as placement uses it."""
 
+    name: str
     primary: list[str]
     secondary: list[str]
     min_limit: int
@@ -71,9 +73,9 @@ class Isolation:
 
     def __init__(self, record: object = None) -> None:
         self._policies: list[tuple[list[str], IsolationPolicy]] = []
-        for fields in record.values() if isinstance(record, dict) else ():
+        for name, fields in record.items() if isinstance(record, dict) else ():
             if isinstance(fields, dict):
-                self._policies.append((_texts(fields.get(NAMESPACES)), _policy(fields)))
+                self._policies.append((_texts(fields.get(NAMESPACES)), _policy(name, fields)))
         self._matches = lru_cache(maxsize=CACHE_MAX)(_matches)
 
     def policy(self, namespace: str) -> IsolationPolicy | None:
@@ -105,12 +107,31 @@ class Isolation:
                 secondary.append(each)
         return primary + secondary if available < policy.min_limit else primary
 
+    def reason(self, namespace: str, broker_ids: Collection[str]) -> str:
+        """Return why the policies allow none of the brokers, or "" if they allow one."""
+        if not broker_ids or self.candidates(namespace, broker_ids, lambda broker_id: 0.0):
+            return ""
+        count = "the one broker" if len(broker_ids) == 1 else f"the {len(broker_ids)} brokers"
+        policy = self.policy(namespace)
+        if policy is None:
+            return (
+                f"no isolation policy applies to {namespace}, and isolation policies reserve"
+                f" {count} for other namespaces"
+            )
+        allowed = policy.primary + (policy.secondary if policy.min_limit > 0 else [])
+        hosts = ", ".join(allowed[:HOSTS_SHOWN_MAX])
+        more = ", ..." if len(allowed) > HOSTS_SHOWN_MAX else ""
+        return (
+            f"isolation policy {policy.name!r} allows [{hosts}{more}], and none of {count} matches"
+        )
+
     def _any(self, expressions: list[str], text: str) -> bool:
         return any(self._matches(each, text) for each in expressions)
 
 
 CACHE_MAX = 10_000  # results of expressions
 ALWAYS = 100
+HOSTS_SHOWN_MAX = 5  # expressions in a message
 
 
 def host_of(broker_id: str) -> str:
@@ -118,12 +139,13 @@ def host_of(broker_id: str) -> str:
     return broker_id.rpartition(":")[0]
 
 
-def _policy(fields: Mapping[str, Any]) -> IsolationPolicy:
+def _policy(name: str, fields: Mapping[str, Any]) -> IsolationPolicy:
     failover = fields.get("auto_failover_policy")
     parameters = failover.get("parameters") if isinstance(failover, dict) else None
     if not isinstance(parameters, dict):
         parameters = {}
     return IsolationPolicy(
+        name,
         _texts(fields.get(PRIMARY)),
         _texts(fields.get(SECONDARY)),
         _whole(parameters.get("min_limit"), 0),

@@ -7,10 +7,11 @@ a leader each broker chooses.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from pyxbroker.base.bundles import Bundle, bundle_of
 from pyxbroker.base.errors import MetadataStoreError, PulsarError, ServiceNotReady, UnknownListener
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import SERVE, Decision, Redirect, Refuse
@@ -20,6 +21,8 @@ from pyxbroker.cluster.election import Election
 from pyxbroker.cluster.ownership import BundleName, BundleOwnership, Owner
 from pyxbroker.metadata.store import MetadataError
 
+log = get_logger("pyxbroker.cluster")
+
 ELECTION_TIMEOUT_S = 30.0
 ROUNDS_MAX = 4
 """Attempts while the bundle is being given up by this broker or another one."""
@@ -28,6 +31,7 @@ NOT_SERVED = Redirect(Addresses(), authoritative=False)
 Boundaries = Callable[[str], Awaitable[list[int]]]
 Choose = Callable[[BundleName, str, bool], Awaitable[str | None]]
 Plan = Callable[[BundleName, str], None]
+Explain = Callable[[str, Collection[str]], Awaitable[str]]
 
 
 class Refused(Exception):
@@ -42,7 +46,8 @@ class ClusterOwnership:
 
     `boundaries` returns the boundaries of a namespace's bundles, and `choose` the broker for a
     bundle without an owner, apart from the broker in its second argument. The third one is False
-    for a bundle that is to have a non-persistent topic. `plan` makes the next choice.
+    for a bundle that is to have a non-persistent topic. `plan` makes the next choice. `explain`
+    returns why policies allow a namespace none of the brokers, or "".
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class ClusterOwnership:
         brokers: RegisteredBrokers,
         choose: Choose,
         plan: Plan,
+        explain: Explain,
     ) -> None:
         self._id = broker_id
         self._boundaries = boundaries
@@ -62,6 +68,7 @@ class ClusterOwnership:
         self._brokers = brokers
         self._choose = choose
         self._plan = plan
+        self._explain = explain
 
     # --- as broker/lookup.py describes ----------------------------------------------------------
 
@@ -168,8 +175,14 @@ class ClusterOwnership:
             return None
         reports = self._brokers.reports
         if chosen is None or chosen not in reports:
-            raise Refused(MetadataStoreError("No available broker found."))
+            raise await self._no_broker(bundle, reports.keys() - {excluded})
         return self._redirect(reports[chosen], listener, authoritative=True)
+
+    async def _no_broker(self, bundle: BundleName, broker_ids: Collection[str]) -> Refused:
+        reason = await self._explain(bundle.namespace, broker_ids)
+        log.warning("no broker may serve a bundle", bundle=bundle, reason=reason or "unknown")
+        more = f" {reason[0].upper()}{reason[1:]}." if reason else ""
+        return Refused(MetadataStoreError(f"No available broker found.{more}"))
 
     @staticmethod
     def _redirect(report: Report, listener: str, authoritative: bool) -> Redirect:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
@@ -24,6 +25,8 @@ from pyxbroker.client.producer import ProducerSettings
 from pyxbroker.client.settings import ClientSettings
 from pyxbroker.client.tls import TlsSettings
 from pyxbroker.settings.config import Config
+
+log = get_logger("pyxbroker.cluster")
 
 HOPS_MAX = 5
 ANSWER_TIMEOUT_S = 60.0
@@ -44,6 +47,12 @@ class ClusterPeers:
         login = _login_of(config)
         self._has_login = login is not None
         self._authentication = login or Authentication()
+        if config.authenticationEnabled and login is None and not config.anonymousUserRole:
+            log.warning(
+                "this broker has no login at other brokers, which refuse it: set"
+                " brokerClientAuthenticationPlugin",
+                does_not_work="failure detection, moves of bundles by load, topic policies",
+            )
         tls = TlsSettings(
             config.brokerClientTrustCertsFilePath or None,
             "brokerClientTrustCertsFilePath",
@@ -58,6 +67,7 @@ class ClusterPeers:
             self._authentication,
             tls,
             connect_timeout_s=CONNECT_TIMEOUT_S,
+            client_version=f"pyxbroker broker {addresses.web_name}",
         )
         self._client: Client | None = None
         self._in_parallel = asyncio.Semaphore(IN_PARALLEL_MAX)

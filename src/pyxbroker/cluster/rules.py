@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.slices import in_slices
@@ -45,6 +45,12 @@ class RulesReader:
         if groups and self._broker.config.failureDomainsEnabled:
             domains = await self._domains()
         return Rules(await self._isolation_policies(), groups, domains)
+
+    async def isolation_reason(self, namespace: str, broker_ids: Collection[str]) -> str:
+        """Return why isolation policies allow none of the brokers, or "" if they allow one. Raises
+        MetadataError.
+        """
+        return (await self._isolation_policies()).reason(namespace, broker_ids)
 
     async def _isolation_policies(self) -> Isolation:
         path = paths.isolation_policies(self._broker.config.clusterName)

@@ -15,8 +15,9 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.broker import Broker, entry_cache_limits
 from pyxbroker.broker.garbage_ledgers import GarbageLedgers
-from pyxbroker.cluster.checks import Places, check_cluster
 from pyxbroker.cluster.checks import StartRefused as StartRefused
+from pyxbroker.cluster.checks import check_cluster
+from pyxbroker.cluster.load_manager import CONNECTED
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.metadata.store import SessionEvent, Unavailable
 from pyxbroker.mledger.entry_cache import EntryCache
@@ -50,6 +51,7 @@ class ClusterBroker:
         self.loop = asyncio.get_running_loop()
         self.metadata = self._stores.store
         self._waits_for: str | None = "its parts"
+        self._is_connected = True  # to ZooKeeper, once it was
         self._latency = PublishLatency(config.managedLedgerStatsPeriodSeconds)
         connections = parts.make_connections(config)
         self._bookies = RegisteredBookies(self.metadata)
@@ -90,14 +92,12 @@ class ClusterBroker:
         self._web = parts.serve_web(broker, self._ports, self._make_metrics, self._reason)
         await self._open_metadata()
         self._wait_for("an answer of the metadata store")
-        places = Places(self._stores.metadata_url, self._stores.ledgers_url)
-        await check_cluster(self.metadata, config.clusterName, places)
+        await check_cluster(self.metadata, config.clusterName, self._stores.places)
         await self._stores.check_password()
         await self._member.check(
             lambda other: self._wait_for(f"the end of the session of broker {other}, which is gone")
         )
-        if config.zookeeperSessionExpiredPolicy == "shutdown":
-            self.metadata.on_session(self._on_session_event)
+        self.metadata.on_session(self._on_session_event)
         self._bookies.start()
         await self._find_bookies()
         await self._member.join()
@@ -131,7 +131,9 @@ class ClusterBroker:
                 await asyncio.sleep(RETRY_S)
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        if event is SessionEvent.SESSION_LOST:
+        self._is_connected = event in CONNECTED
+        policy = self.config.zookeeperSessionExpiredPolicy
+        if event is SessionEvent.SESSION_LOST and policy == "shutdown":
             self.broker.fail("the session with ZooKeeper is lost (zookeeperSessionExpiredPolicy)")
 
     async def _find_bookies(self) -> None:
@@ -225,6 +227,13 @@ class ClusterBroker:
         await self._bookies.close()
         await self._member.close()
         await self.metadata.close()
+
+    def stop_waits_for(self) -> str:
+        """Return what a stop waits for."""
+        bundles = len(self._member.owned.owned())
+        what = f"the release of bundles ({bundles})" if bundles else "topics and connections"
+        away = "" if self._is_connected else f"; ZooKeeper at {self._stores.hosts} is away"
+        return what + away
 
     def stop_watch(self) -> None:
         """End the measurement of loop iterations. Must be called before the loop is closed."""

@@ -31,6 +31,7 @@ from pyxbroker.cluster.ownership import HERE, BundleName, BundleOwnership
 from pyxbroker.cluster.peer_watch import PeerWatch
 from pyxbroker.cluster.peers import ClusterPeers
 from pyxbroker.cluster.registry import AnotherBroker, BrokerRegistration, check_load_manager
+from pyxbroker.cluster.rules import RulesReader
 from pyxbroker.cluster.shedding import heartbeat_namespace
 from pyxbroker.cluster.topics_elsewhere import ClusterTopics
 from pyxbroker.metadata import paths
@@ -100,6 +101,7 @@ class ClusterMember:
             self.registered,
             self.load_manager.choose,
             self.load_manager.plan,
+            RulesReader(broker).isolation_reason,
         )
         self._handovers = Handovers(
             *(broker.ownership, broker.namespaces.boundaries, self.owned, self.requests),

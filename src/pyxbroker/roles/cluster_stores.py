@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.cluster.checks import UnusableCluster
+from pyxbroker.cluster.checks import Places, UnusableCluster
 from pyxbroker.cluster.initialize import ClusterSettings as ClusterSettings
 from pyxbroker.cluster.setup import Setup as Setup
 from pyxbroker.cluster.setup import set_up
@@ -108,8 +108,13 @@ class ClusterStores:
             configuration = place_of(config.configurationMetadataStoreUrl, _CONFIGURATION)
         ledgers = ledgers_place(config.bookkeeperMetadataServiceUri, metadata)
         self.hosts = metadata.hosts
-        self.metadata_url = metadata.url
         self.ledgers_url = ledgers.url
+        self.places = Places(
+            configuration.url,
+            ledgers.url,
+            setting if configuration == metadata else _CONFIGURATION,
+            _LEDGERS if config.bookkeeperMetadataServiceUri else setting,
+        )
         self._stores: dict[Place, MetadataStore] = {}
         main = self._store_at(metadata, setting)
         routes = []

@@ -116,6 +116,10 @@ class Standalone:
             finally:
                 await self.metadata.close()
 
+    def stop_waits_for(self) -> str:
+        """Return what a stop waits for."""
+        return "topics and storage to be closed"
+
     def stop_watch(self) -> None:
         """End the measurement of loop iterations. Must be called before the loop is closed."""
         watch, self._loop_watch = self._loop_watch, None

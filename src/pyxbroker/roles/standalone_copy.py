@@ -15,8 +15,8 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.broker.listeners import Addresses
-from pyxbroker.cluster.checks import Places, check_cluster
 from pyxbroker.cluster.checks import StartRefused as StartRefused
+from pyxbroker.cluster.checks import check_cluster
 from pyxbroker.cluster.copy_ledgers import CopyState as CopyState
 from pyxbroker.cluster.copy_nodes import ROOTS as ROOTS
 from pyxbroker.cluster.copy_nodes import NodeState as NodeState
@@ -108,7 +108,7 @@ async def _open_cluster(
     stores = ClusterStores(config, "--to")
     await open_reporting(stores.store, stores.hosts, on_wait)
     stack.push_async_callback(stores.store.close)
-    places = Places(stores.metadata_url, stores.ledgers_url, "--to", "--cluster")
+    places = stores.places._replace(cluster_setting="--cluster")
     await check_cluster(stores.store, config.clusterName, places)
     bookies = RegisteredBookies(stores.store)
     pool = parts.make_pool(config, bookies, turn, lambda full: None)

@@ -21,13 +21,16 @@ from pyxbroker.auth.authorization import (
     LIST_OWNED,
     BrokerId,
 )
+from pyxbroker.base.errors import ClusterNotFound
 from pyxbroker.broker.served_bundles import topics_by_bundle
+from pyxbroker.broker.serving_cluster import addresses_of_cluster
 from pyxbroker.metadata import paths
 from pyxbroker.settings.config import DEFAULT_METADATA_URL
 from pyxbroker.web.endpoint import Answer, Endpoint, Query
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.response import JSON, Response
 
+GLOBAL = "global"  # stands for every cluster
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -69,7 +72,8 @@ async def get_brokers(request: Request) -> Response:
 
 
 async def get_brokers_of(request: Request) -> Response:
-    """Return the brokers of this cluster, whatever the cluster's name."""
+    """Return the brokers of a cluster. Raises HttpError for another one."""
+    await _check_cluster(request)
     return await get_brokers(request)
 
 
@@ -90,6 +94,7 @@ async def get_owned(request: Request) -> Response:
     """Return the bundles that a broker owns, with Pulsar's NamespaceOwnershipStatus; of a broker
     without a cluster those with open topics.
     """
+    await _check_cluster(request)
     _check_here(request, request.parameters["brokerId"])
     broker = request.app.broker
     served: Iterable[tuple[str, str]]
@@ -120,6 +125,23 @@ async def check_quotas(request: Request) -> Response:
     """Check the backlog quotas of all open topics now."""
     await request.app.broker.topics.upkeep.check_quotas()
     return Response.empty()
+
+
+async def _check_cluster(request: Request) -> None:
+    """Raise HttpError 307 for another cluster, 404 for one that does not exist. As in Pulsar, any
+    name is that of this cluster without authorization.
+    """
+    broker, name = request.app.broker, request.parameters["cluster"]
+    if not broker.config.authorizationEnabled or name in (broker.config.clusterName, GLOBAL):
+        return
+    try:
+        record = await broker.clusters.record(name)
+    except ClusterNotFound:
+        raise HttpError(404, f"Cluster does not exist: cluster={name:.100}") from None
+
+    from pyxbroker.admin.owners import redirection_to  # deferred, to start faster
+
+    raise redirection_to(request, addresses_of_cluster(record))
 
 
 def _check_here(request: Request, broker_id: str) -> None:

@@ -405,7 +405,7 @@ RULES: tuple[Rule[DeliveryState], ...] = (
     Rule(
         "no_consumer",
         lambda s: not s.consumer_count,
-        "No consumer is connected to the subscription; its backlog is {backlog} entries.",
+        "No consumer is connected to the subscription. Entries in its backlog: {backlog}.",
         (),
         "last_active_ms",
     ),
@@ -568,7 +568,7 @@ RULES: tuple[Rule[DeliveryState], ...] = (
     Rule(
         "waits_for_acknowledgements",
         lambda s: s.is_persistent and not s.has_next,
-        "All {backlog} entries of the backlog are delivered. The consumers have not acknowledged"
+        "All entries of the backlog ({backlog}) are delivered. The consumers have not acknowledged"
         " them yet.",
         ("unacked_messages",),
         "last_acked_ms",

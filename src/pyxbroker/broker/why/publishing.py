@@ -286,7 +286,7 @@ RULES: tuple[Rule[PublishingState], ...] = (
     Rule(
         "waits_for_storage",
         lambda s: s.unconfirmed_entries,
-        "{unconfirmed_entries} entries are sent to the storage, which has not confirmed them yet.",
+        "The storage has not confirmed all entries that it got: {unconfirmed_entries} wait.",
         ("unconfirmed_entries", "failed_bookies", "storage_trouble", *LEDGER),
     ),
     Rule(
@@ -313,7 +313,7 @@ RULES: tuple[Rule[PublishingState], ...] = (
     Rule(
         "publishing",
         lambda s: True,
-        "Nothing prevents the {producers} connected producers from publishing.",
+        "Nothing prevents the connected producers ({producers}) from publishing.",
         ("last_confirmed_entry",),
     ),
 )
