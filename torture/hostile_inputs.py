@@ -342,7 +342,7 @@ ENDPOINTS |= {
             scene=METRICS,
             is_dear=True,
         )
-        for name in ("bookieops", "load-report", "mbeans", "metrics", "topics")
+        for name in ("bookieops", "load-report", "mbeans", "metrics", "peers", "topics")
     },
     "GET /admin/v2/broker-stats/allocator-stats/{allocator}": request(
         "GET", "/admin/v2/broker-stats/allocator-stats/default"

@@ -52,6 +52,7 @@ class ClusterBroker:
         self.metadata = self._stores.store
         self._waits_for: str | None = "its parts"
         self._is_connected = True  # to ZooKeeper, once it was
+        self._owns_nothing = False  # its nodes have ended with the session
         self._latency = PublishLatency(config.managedLedgerStatsPeriodSeconds)
         connections = parts.make_connections(config)
         self._bookies = RegisteredBookies(self.metadata)
@@ -134,6 +135,7 @@ class ClusterBroker:
         self._is_connected = event in CONNECTED
         policy = self.config.zookeeperSessionExpiredPolicy
         if event is SessionEvent.SESSION_LOST and policy == "shutdown":
+            self._owns_nothing = True
             self.broker.fail("the session with ZooKeeper is lost (zookeeperSessionExpiredPolicy)")
 
     async def _find_bookies(self) -> None:
@@ -204,7 +206,8 @@ class ClusterBroker:
         """
         broker = self.broker
         try:
-            await self._member.leave()
+            if not self._owns_nothing:
+                await self._member.leave()
             await broker.stop_background()
             for port in self._ports.brokers:
                 port.close()

@@ -20,7 +20,6 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     texts_of,
 )
-from pyxbroker.admin.resources.namespace_topics import unload_everywhere
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
@@ -138,6 +137,9 @@ async def _of_broker(policies: Policies, broker_id: str) -> dict[str, Any]:
 
 async def _unload(request: Request, expressions: list[str]) -> None:
     """Unload all namespaces that match an expression."""
+    # Late: it needs topics, which a start does not.
+    from pyxbroker.admin.resources.namespace_topics import unload_everywhere
+
     broker = request.app.broker
     for tenant in await broker.tenants.names():
         for name in await broker.namespaces.names(tenant):

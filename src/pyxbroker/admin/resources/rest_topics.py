@@ -87,7 +87,7 @@ async def publish_messages(request: Request) -> Response:
     name = _topic_name(request)
     count = await _partitions(request, name)
     others: Others = {}
-    for index in range(count):
+    async for index in in_slices(range(count), Slices()):
         to = await elsewhere(request, name.partition(index))
         if to is not None:
             others[index] = to
