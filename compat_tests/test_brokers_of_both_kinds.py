@@ -37,7 +37,15 @@ from compat_tests.pulsaradmin import (
     reason_of,
     text_of,
 )
-from compat_tests.test_several_brokers import PATIENCE_S, ask, eventually, get, owner, path_of
+from compat_tests.test_several_brokers import (
+    PATIENCE_S,
+    all_stored,
+    ask,
+    eventually,
+    get,
+    owner,
+    path_of,
+)
 
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 
@@ -101,7 +109,7 @@ class Python:
 
 
 class OfJava:
-    """The same of Java."""
+    """The Java client, with the methods of Python."""
 
     def __init__(self, client: JavaClient) -> None:
         self._client = client
@@ -297,7 +305,7 @@ def test_moves_between_the_kinds_lose_reorder_and_repeat_nothing(
             each.wait()
     for each in loads:
         expected = [payload(number) for number in range(each.sent)]
-        assert read_all(random.choice(three), each.topic) == expected
+        assert all_stored(random.choice(three), each.topic) == expected
         again = len(each.received) - len(expected)
         assert list(dict.fromkeys(each.received)) == expected
         print(
@@ -311,15 +319,6 @@ def test_moves_between_the_kinds_lose_reorder_and_repeat_nothing(
         f"a move takes {took_s[len(took_s) // 2]:.2f} s (median), {took_s[-1]:.2f} s at most;"
         f" {missed} went to another broker first"
     )
-
-
-def read_all(broker: Broker, topic: str) -> list[bytes]:
-    with contextlib.closing(official_client(broker.url)) as client:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(reader.read_next(10_000).data())
-        return found
 
 
 def test_a_split_on_either_side_is_understood_by_the_other(three: list[Broker], java: Java) -> None:
@@ -340,7 +339,7 @@ def test_a_split_on_either_side_is_understood_by_the_other(three: list[Broker], 
             owners = [{topic: owner(each, topic) for topic in topics} for each in three]
             assert owners[0] == owners[1] == owners[2]
     spread(three, namespace, topics)
-    assert read_all(three[2], topics[0]) == [payload(number) for number in range(load.sent)]
+    assert all_stored(three[2], topics[0]) == [payload(number) for number in range(load.sent)]
 
 
 # --- pulsar-admin -----------------------------------------------------------------------------

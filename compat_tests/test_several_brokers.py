@@ -201,7 +201,7 @@ def stored(broker: ClusterBroker, topic: str) -> list[bytes]:
     return list(dict.fromkeys(all_stored(broker, topic)))
 
 
-def all_stored(broker: ClusterBroker, topic: str) -> list[bytes]:
+def all_stored(broker: Broker, topic: str) -> list[bytes]:
     """Return the messages of a topic."""
     with contextlib.closing(official_client(broker.url)) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)

@@ -197,7 +197,7 @@ def test_no_faults_let_a_broker_remove_one_that_it_or_another_one_reaches(first:
 def test_failed_brokers_are_removed_soon() -> None:
     for seed in range(20):
         check_times(seed)
-    assert took_s(1, 2, False) > 5  # nobody else can tell
+    assert took_s(1, 2, False) > 5  # there is no other broker to agree
 
 
 class IgnoresObjections(FailureDetector):

@@ -289,7 +289,7 @@ async def test_a_report_from_before_a_plan_does_not_end_it() -> None:
     one = await member()
     await one.add("x:1", {}, 90.0)
     one.manager.plan(BUNDLES[0], "x:1")
-    # It shows the bundle as the broker had it before.
+    # This report was made before the plan, when the broker also had the bundle.
     await one.add("x:1", {str(BUNDLES[0]): BUSY}, 90.0)
     await eventually(lambda: str(BUNDLES[0]) in one.manager.load.brokers["x:1"].report.last_stats)
     assert await one.choose(BUNDLES[0]) == "x:1"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.times import iso_ms
+from pyxbroker.cluster.addresses import read_fields
 from pyxbroker.metadata import paths
 from pyxbroker.web.errors import HttpError
 
@@ -35,9 +35,6 @@ async def _registration(broker: Broker, name: str) -> str:
     node = await broker.metadata.get(paths.broker(name))
     if node is None:
         return "It is not registered any more."
-    try:
-        started_ms = json.loads(node.value)["startTimestamp"]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        started_ms = None
+    started_ms = read_fields(node.value).get("startTimestamp")
     since = f", since its start at {iso_ms(started_ms)}" if isinstance(started_ms, int) else ""
     return f"It is still registered{since}."

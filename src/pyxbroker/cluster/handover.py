@@ -89,7 +89,7 @@ class Handovers:
         owner: OfListener | None = None
         try:
             owner = await asyncio.wait_for(self._placed(bundle, topics[0].name), TIMEOUT_S)
-        except (PulsarError, PeerRefused, MetadataError, TimeoutError) as error:
+        except (PulsarError, PeerRefused, MetadataError, asyncio.TimeoutError) as error:
             log.info("clients have to look up a bundle that was moved", bundle=bundle, error=error)
         finally:
             for each in topics:
