@@ -32,7 +32,7 @@ from pyxbroker.broker.lookup import Redirect
 from pyxbroker.broker.topics import loading
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.why import delivery, opening, publishing, refusals
-from pyxbroker.broker.why.rules import Rule
+from pyxbroker.broker.why.rules import Rule, first
 from pyxbroker.ledger.errors import LedgerFenced
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.placement import LedgerQuorums
@@ -461,6 +461,10 @@ async def _(stage: Stage) -> AsyncIterator[None]:
     async with unconfirmed(stage):
         client.publish(0, b"x")
         await until(lambda: client.connection.pending_sends)
+        state = await publishing.publishing_state(stage.broker.service, await stage.topic())
+        rule = first(publishing.RULES, state)
+        assert rule is not None and rule.reason == "publishing"  # the send is not late yet
+        stage.patch.setattr(publishing, "UNCONFIRMED_MS", 0)
         yield
 
 

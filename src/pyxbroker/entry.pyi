@@ -52,6 +52,9 @@ class EntryRun:
     def messages(self) -> int:
         """Messages in the entries; a batch counts for its messages."""
     @property
+    def age_ms(self) -> int:
+        """Time since its first entry was read."""
+    @property
     def last_entry_id(self) -> int:
         """Id of the last entry, once the run is appended."""
     @staticmethod

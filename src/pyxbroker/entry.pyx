@@ -96,6 +96,10 @@ cdef class EntryRun:
         self.first_entry_id = -1
         self.started_ns = turn_now_ns()
 
+    @property
+    def age_ms(self):
+        return (turn_now_ns() - self.started_ns) // 1_000_000
+
     def __dealloc__(self):
         free(self.items)
         free(self.copied)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyxbroker.policies.values import BacklogQuota, Rate
 
 NAMES_MAX = 10  # producers that an answer names
+UNCONFIRMED_MS = 1000  # age from which an entry is late
 
 
 @dataclass
@@ -55,6 +56,7 @@ class PublishingState:
     lack_of_bookies: str = ""
     runs_waiting: int = 0  # for the next ledger
     unconfirmed_entries: int = 0
+    unconfirmed_ms: int = 0  # age of the oldest one
     failed_bookies: list[str] = field(default_factory=list)  # of the ledger, not replaced yet
     last_confirmed_entry: str = ""
     last_published_ms: int = 0
@@ -137,6 +139,8 @@ def _add_ledger(state: PublishingState, topic: PersistentTopic) -> None:
     if current is not None:
         state.ledger_id = current.ledger_id
         state.unconfirmed_entries = current.pending.next - current.pending.first
+        runs = current.pending.unconfirmed()
+        state.unconfirmed_ms = runs[0].age_ms if runs else 0
         if isinstance(current, EnsembleHandle):
             writer = current.writer
             state.failed_bookies = [writer.ensemble[index] for index in sorted(writer.absent)]
@@ -285,9 +289,9 @@ RULES: tuple[Rule[PublishingState], ...] = (
     ),
     Rule(
         "waits_for_storage",
-        lambda s: s.unconfirmed_entries,
+        lambda s: s.unconfirmed_entries and s.unconfirmed_ms >= UNCONFIRMED_MS,
         "The storage has not confirmed all entries that it got: {unconfirmed_entries} wait.",
-        ("unconfirmed_entries", "failed_bookies", "storage_trouble", *LEDGER),
+        ("unconfirmed_entries", "unconfirmed_ms", "failed_bookies", "storage_trouble", *LEDGER),
     ),
     Rule(
         "schema_incompatible",
