@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from collections.abc import Collection
 
 import pytest
@@ -177,12 +178,16 @@ async def test_lookups_of_one_bundle_at_the_same_time_acquire_it_once() -> None:
 
 
 @coroutine_test
-async def test_a_released_bundle_is_placed_again() -> None:
+async def test_a_released_bundle_is_placed_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     leader, other = await cluster(2)
     assert await other.rule.find(TOPIC, authoritative=True) == SERVE
     await other.rule.release("public/default", WHOLE, pytest.fail)
     assert other.closed == [BUNDLE]
     assert await leader.rule.find(TOPIC, authoritative=False) == SERVE
+    taken, given_up = "this broker has taken a bundle", "this broker has given a bundle up"
+    lines = [each.getMessage() for each in caplog.records]
+    assert [each for each in lines if each in (taken, given_up)] == [taken, given_up, taken]
 
 
 @coroutine_test

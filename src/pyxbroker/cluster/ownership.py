@@ -105,10 +105,13 @@ class BundleOwnership:
             return HERE
         if node is None:
             node = self._nodes[bundle] = self._node(bundle)
-        node.carry_out(node.claim.claim() if claims else node.claim.read())
+        do = node.claim.claim() if claims else node.claim.read()
+        node.carry_out(do)
         await node.settle()
         claim = node.claim
         if claim.state is State.HELD:
+            if do is not None:
+                log.info("this broker has taken a bundle", bundle=bundle)
             return HERE
         if claim.state is State.TAKEN:
             return Owner(False, claim.other)
@@ -140,6 +143,8 @@ class BundleOwnership:
         was_held = node.claim.is_held
         node.carry_out(node.claim.release())
         await node.settle()
+        if was_held:
+            log.info("this broker has given a bundle up", bundle=bundle)
         return was_held
 
     async def release_all(self) -> None:
