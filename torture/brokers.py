@@ -16,11 +16,12 @@ The program needs root, a JDK, Maven for the jars on first use, and Debian's Zoo
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import json
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ CONTINUES_S = 20.0  # a session of ZooKeeper, and the longest back-off that a cl
 APACHE_CONTINUES_S = 90.0
 REGISTER_S = 30.0
 REGISTERED_MAX = 6  # each broker may notice late that its session has ended
+BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 6.0, 7.0, 10.0, 30.0)
 RECEIPTS_END_S = 0.2  # receipts that were on their way when a broker was stopped
 NAMESPACES = (
     Namespace("public/three", 3, 3, 2, False),
@@ -215,7 +217,7 @@ class BrokerStorm(Storm):
             self._wait_servers()
 
     def figures(self) -> list[str]:
-        """Return a line for each kind of fault: times without receipts per topic."""
+        """Return lines for each kind of fault: times without receipts per topic."""
         lines = []
         for kind, gaps in sorted(self.gaps.items()):
             official, every = (sorted(column) for column in zip(*gaps, strict=True))
@@ -223,6 +225,7 @@ class BrokerStorm(Storm):
                 f"  {kind}: {len(gaps)} topics without receipts: any client"
                 f" {_quantiles(every)}; official client {_quantiles(official)}"
             )
+            lines.append(f"    any client: {_histogram(every)}")
         return lines
 
 
@@ -230,7 +233,16 @@ def _quantiles(values: list[float]) -> str:
     def at(share: float) -> float:
         return values[min(len(values) - 1, int(share * len(values)))]
 
-    return f"p50 {at(0.5):.2f} s, p99 {at(0.99):.2f} s, max {values[-1]:.2f} s"
+    points = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    texts = [f"{name} {at(share):.3f} s" for name, share in points.items()]
+    return ", ".join([*texts, f"max {values[-1]:.3f} s"])
+
+
+def _histogram(values: list[float]) -> str:
+    """Return how many sorted values are at most each bound of BOUNDS_S, and above the one below."""
+    counts = Counter(bisect.bisect_left(BOUNDS_S, value) for value in values)
+    bounds = [f"<= {bound:g} s" for bound in BOUNDS_S] + [f"> {BOUNDS_S[-1]:g} s"]
+    return ", ".join(f"{bounds[each]}: {count}" for each, count in sorted(counts.items()))
 
 
 def main(arguments: list[str]) -> int:
