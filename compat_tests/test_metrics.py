@@ -346,6 +346,7 @@ def test_latencies_and_sizes_are_those_of_what_was_sent(
     assert broker.stop() == 0, broker.output()
 
 
+@pytest.mark.standalone  # the other brokers of a cluster are connected, too
 def test_a_connection_too_many_is_refused_until_another_one_goes(own_broker: BrokerFactory) -> None:
     broker = own_broker(settings={"brokerMaxConnections": "2"})
     broker.spawn()
