@@ -39,9 +39,9 @@ def with_rights(kind: str) -> dict[str, str]:
         "authorizationEnabled": "true",
         "superUserRoles": "root",
     }
-    if kind != "apache":
+    if kind not in ("apache", "cluster"):
         return shared
-    return shared | {  # it is a client of itself
+    return shared | {  # Apache's broker asks itself; those of a cluster ask each other
         "brokerClientAuthenticationPlugin": CLIENT,
         "brokerClientAuthenticationParameters": f"token:{token('root')}",
     }
