@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.cli import why
+from pyxbroker.cli.broker_requests import failure
 from pyxbroker.client.errors import (
     AnswerTimeout,
     ClientError,
@@ -121,7 +122,7 @@ def test_a_refusal_says_what_to_do(status: int, hint: str) -> None:
     ],
 )
 def test_a_failed_connection_says_what_to_do(error: ClientError, hint: str) -> None:
-    assert hint in why._failure("http://b:1", error)
+    assert hint in failure("http://b:1", error)
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,19 @@ class Parser(argparse.ArgumentParser):
         for each in unknown:
             name = each.partition("=")[0]
             if each.startswith("-") and name.strip("-"):
-                self.error(no_such("option", name, self._option_string_actions))
+                self.error(no_such("option", name, self.names))
             if each != "--":
                 self.error(f"Unexpected argument {each!r}.")
         return values
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all options."""
+        return list(self._option_string_actions)
+
+    def takes_value(self, name: str) -> bool:
+        action = self._option_string_actions.get(name)
+        return action is not None and action.nargs != 0
 
     def error(self, message: str) -> NoReturn:
         help_command = f"Try '{self.prog} --help' for help."

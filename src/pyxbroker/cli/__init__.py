@@ -31,6 +31,7 @@ COMMANDS = {
     "ledgers": "Copy a standalone to a cluster.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
     "tokens": "Create and inspect keys and tokens of clients.",
+    "admin": "Administer a broker: the commands of pulsar-admin.",
     "why": "Print why a topic or a subscription does not move.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",
     "config": "Print all settings with their defaults and descriptions.",

@@ -70,15 +70,21 @@ class AdminClient:
         return json_of(await self.request("DELETE", path, query=query))
 
     async def request(
-        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
     ) -> HttpAnswer:
         """Send a request to the first host that answers, and follow the redirects of brokers.
 
-        path: from /admin or /lookup on, percent-encoded (see `topic_path`). body: sent as JSON,
-        bytes as they are. Raises HttpRefused for a status of 300 and above, ConnectionFailed.
+        path: from /admin or /lookup on, percent-encoded (see `topic_path`). body: sent as JSON
+        of the content type, bytes as they are. Raises HttpRefused for a status of 300 and above,
+        ConnectionFailed.
         """
         target = path + (f"?{urlencode(query)}" if query else "")
-        data, headers = await self._encode(body)
+        data, headers = await self._encode(body, content_type)
         failure: ConnectionFailed | None = None
         for _ in range(len(self._service.urls)):
             url = self._service.current + target
@@ -92,7 +98,7 @@ class AdminClient:
         assert failure is not None
         raise failure
 
-    async def _encode(self, body: Any) -> tuple[bytes, dict[str, str]]:
+    async def _encode(self, body: Any, content_type: str) -> tuple[bytes, dict[str, str]]:
         headers = {"Accept": "application/json"}
         authentication = self._settings.authentication
         value = authentication.header_of(await authentication.current_credentials())
@@ -102,7 +108,7 @@ class AdminClient:
             return b"", headers
         if isinstance(body, bytes):
             return body, headers | {"Content-Type": "application/octet-stream"}
-        return json.dumps(body).encode(), headers | {"Content-Type": "application/json"}
+        return json.dumps(body).encode(), headers | {"Content-Type": content_type}
 
     async def _follow(
         self, method: str, url: str, headers: dict[str, str], data: bytes

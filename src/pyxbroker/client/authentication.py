@@ -13,12 +13,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from pyxbroker.client.errors import BadSetting, CredentialsError
-from pyxbroker.client.oauth2 import ClientCredentials
 from pyxbroker.client.tls import CertificateFiles, reason_of
+
+if TYPE_CHECKING:
+    from pyxbroker.client.oauth2 import ClientCredentials
 
 TOKEN_BYTES_MAX = 64 << 10
 _TOKEN = re.compile(rb"[!-~]+")
@@ -162,6 +164,8 @@ class OAuth2Authentication(Authentication):
         return f"Bearer {credentials.decode()}"
 
     def _client(self) -> ClientCredentials:
+        from pyxbroker.client.oauth2 import ClientCredentials  # imports urllib.request
+
         where = f"{self._setting}: the content of privateKey"
         key = _json_of(where, _content(self._setting, self._key).decode(errors="replace"))
         try:

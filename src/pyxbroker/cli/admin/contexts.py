@@ -1,0 +1,98 @@
+"""The sources of the URL and the login: options, a context, or a client.conf of Pulsar."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from pyxbroker.base.command_line import fail, no_such
+from pyxbroker.cli.broker_requests import DEFAULT_URL
+
+CLIENT_CONF = "PULSAR_CLIENT_CONF"
+# The settings of a context, and the keys of client.conf for them.
+KEYS = {
+    "admin-url": "webServiceUrl",
+    "token": "",
+    "auth-plugin": "authPlugin",
+    "auth-params": "authParams",
+    "tls-trust-cert-path": "tlsTrustCertsFilePath",
+    "tls-allow-insecure": "tlsAllowInsecureConnection",
+    "tls-enable-hostname-verification": "tlsEnableHostnameVerification",
+}
+_FLAGS = ("tls-allow-insecure", "tls-enable-hostname-verification")
+
+
+def contexts_file() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "pyxbroker" / "contexts.toml"
+
+
+def complete(options: Namespace) -> None:
+    """Set the options that are not given."""
+    found = _settings(options.context)
+    has_login = options.token is not None or options.auth_plugin is not None
+    for name in KEYS:
+        dest = name.replace("-", "_")
+        if has_login and name in ("token", "auth-plugin", "auth-params"):
+            continue
+        if getattr(options, dest) is None:
+            setattr(options, dest, found.get(name))
+    options.admin_url = options.admin_url or DEFAULT_URL
+    options.verify_host = options.tls_enable_hostname_verification is not False
+
+
+def _settings(name: str | None) -> dict[str, Any]:
+    file = contexts_file()
+    if name is None and os.environ.get(CLIENT_CONF):
+        return _client_conf(Path(os.environ[CLIENT_CONF]))
+    if name is None and not file.exists():
+        return {}
+    found = _toml(file)
+    name = name if name is not None else found.get("current")
+    if name is None:
+        return {}
+    contexts = found.get("contexts", {})
+    if name not in contexts:
+        fail(f"{file}: {no_such('context', str(name), contexts)}")
+    settings: dict[str, Any] = contexts[name]
+    for key, value in settings.items():
+        if key not in KEYS:
+            fail(f"{file}: context {name}: {no_such('setting', key, KEYS)}")
+        expected = bool if key in _FLAGS else str
+        if not isinstance(value, expected):
+            fail(f"{file}: context {name}: {key} has to be {_TYPES[expected]}")
+    return settings
+
+
+_TYPES: dict[type, str] = {bool: "true or false", str: "a string"}
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        try:
+            return tomllib.loads(file.read_text())
+        except OSError as error:
+            fail(f"Cannot read {file}: {error.strerror}")
+        except ValueError as error:
+            fail(f"{file} is not TOML: {error}")
+    fail(f"{file} needs Python 3.11; use options, or {CLIENT_CONF}")
+
+
+def _client_conf(file: Path) -> dict[str, Any]:
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        fail(f"Cannot read the file that {CLIENT_CONF} names, {file}: {error}")
+    names = {key: name for name, key in KEYS.items() if key}
+    found: dict[str, Any] = {}
+    for line in lines:
+        key, equals, value = line.strip().partition("=")
+        if key.strip() in names and equals and not line.lstrip().startswith("#") and value.strip():
+            name = names[key.strip()]
+            found[name] = value.strip() == "true" if name in _FLAGS else value.strip()
+    return found

@@ -1,0 +1,1 @@
+"""The tables of the groups: one module with COMMANDS for each."""

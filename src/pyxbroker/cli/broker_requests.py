@@ -1,0 +1,128 @@
+"""The options of commands that ask a broker's web port, and the sentences for what goes wrong."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from urllib.parse import urlsplit
+
+from pyxbroker.cli import Parser, fail
+from pyxbroker.client.addresses import ServiceUrl
+from pyxbroker.client.admin import AdminClient
+from pyxbroker.client.authentication import Authentication, TokenAuthentication, method_named
+from pyxbroker.client.errors import (
+    AnswerTimeout,
+    BadSetting,
+    ClientError,
+    ConnectFailed,
+    ConnectionFailed,
+    HttpRefused,
+    TlsFailed,
+    UntrustedCertificate,
+)
+from pyxbroker.client.settings import ClientSettings
+from pyxbroker.client.tls import TlsSettings
+
+UNAUTHORIZED, FORBIDDEN = 401, 403
+TIMEOUT_S = 30.0
+DEFAULT_URL = "http://localhost:8080"
+
+
+def add_login_options(parser: Parser) -> None:
+    """Add the options that say which broker to ask, and with which credentials."""
+    add = parser.options.add_argument
+    add(
+        "--admin-url",
+        metavar="URL",
+        help=f"http:// or https://host:port of any broker [{DEFAULT_URL}].",
+    )
+    add("--token", metavar="TOKEN", help="A token, or file:///path of one.")
+    add("--auth-plugin", metavar="CLASS", help="Another kind of login, as in pulsar-admin.")
+    add("--auth-params", metavar="TEXT", help="The parameters of that login.")
+    add("--tls-trust-cert-path", metavar="FILE", help="PEM file of trusted authorities.")
+    add("--tls-allow-insecure", action="store_true", help="Accept any certificate.")
+
+
+def admin_client(options: Namespace) -> AdminClient:
+    """Return a client for the broker that the options name. Raises BadSetting."""
+    tls = TlsSettings(
+        options.tls_trust_cert_path,
+        "--tls-trust-cert-path",
+        accept_untrusted=options.tls_allow_insecure,
+        verify_host=getattr(options, "verify_host", True),
+    )
+    timeout_s = getattr(options, "request_timeout", None) or TIMEOUT_S
+    return AdminClient(
+        ClientSettings(
+            options.admin_url, _authentication(options), tls, operation_timeout_s=timeout_s
+        )
+    )
+
+
+def _authentication(options: Namespace) -> Authentication:
+    """Return the login that the options describe. Raises BadSetting."""
+    if options.token is not None:
+        return TokenAuthentication("--token", options.token)
+    if options.auth_plugin is None:
+        return Authentication()
+    method = method_named(options.auth_plugin)
+    if method is None:
+        fail(f"--auth-plugin {options.auth_plugin} is not known")
+    return method("--auth-params", options.auth_params or "")
+
+
+def check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT.", 2)
+    if urlsplit(url).path not in ("", "/"):
+        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT, no path.", 2)
+    try:
+        ServiceUrl(url)
+    except BadSetting:
+        fail(f"--admin-url is {url!r}; expected a host, and a port of 0 to 65535.", 2)
+
+
+def refusal(url: str, error: HttpRefused, asks: str, needed: str) -> str:
+    """Return the sentence for the status of an error.
+
+    asks: what the role would do; needed: the credentials that it takes.
+    """
+    if error.status == UNAUTHORIZED:
+        return (
+            f"{url} does not accept the credentials, or needs some (401: {error.reason}): use"
+            " --token, or --auth-plugin with --auth-params"
+        )
+    if error.status == FORBIDDEN:
+        return (
+            f"{url} does not let this role {asks} (403: {error.reason}): use the credentials of"
+            f" {needed}"
+        )
+    return error.reason
+
+
+def failure(url: str, error: ClientError, timeout_s: float = TIMEOUT_S) -> str:
+    """Return the sentence for an error without an answer."""
+    if isinstance(error, UntrustedCertificate):
+        return (
+            f"{error}: name its authority with --tls-trust-cert-path, or use --tls-allow-insecure"
+        )
+    if not isinstance(error, ConnectionFailed):
+        return str(error)
+    parts = urlsplit(error.url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    where = origin if url.startswith(origin) else f"{origin}, to which {url} redirects,"
+    if isinstance(error, TlsFailed):
+        return (
+            f"{where} refuses TLS ({error.reason}): use http:// for a port without TLS"
+            " (webServicePort), and https:// for webServicePortTls"
+        )
+    if isinstance(error, AnswerTimeout):
+        return f"{where} accepts connections, and has not answered for {timeout_s:g} s"
+    if isinstance(error, ConnectFailed):
+        return (
+            f"No broker answers at {where.rstrip(',')}: {error.reason}; check the URL, and that"
+            " the broker runs"
+        )
+    return (
+        f"{where} does not answer as a web server ({error.reason}): --admin-url needs the web port"
+        " of a broker (webServicePort), with https:// that of webServicePortTls"
+    )
