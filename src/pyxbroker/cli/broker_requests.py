@@ -1,11 +1,11 @@
-"""The options of commands that ask a broker's web port, and the sentences for what goes wrong."""
+"""Requests of commands to a broker's web port, and the sentences for their failures."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from urllib.parse import urlsplit
 
-from pyxbroker.cli import Parser, fail
+from pyxbroker.cli import fail
 from pyxbroker.client.addresses import ServiceUrl
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.authentication import Authentication, TokenAuthentication, method_named
@@ -24,22 +24,6 @@ from pyxbroker.client.tls import TlsSettings
 
 UNAUTHORIZED, FORBIDDEN = 401, 403
 TIMEOUT_S = 30.0
-DEFAULT_URL = "http://localhost:8080"
-
-
-def add_login_options(parser: Parser) -> None:
-    """Add the options that say which broker to ask, and with which credentials."""
-    add = parser.options.add_argument
-    add(
-        "--admin-url",
-        metavar="URL",
-        help=f"http:// or https://host:port of any broker [{DEFAULT_URL}].",
-    )
-    add("--token", metavar="TOKEN", help="A token, or file:///path of one.")
-    add("--auth-plugin", metavar="CLASS", help="Another kind of login, as in pulsar-admin.")
-    add("--auth-params", metavar="TEXT", help="The parameters of that login.")
-    add("--tls-trust-cert-path", metavar="FILE", help="PEM file of trusted authorities.")
-    add("--tls-allow-insecure", action="store_true", help="Accept any certificate.")
 
 
 def admin_client(options: Namespace) -> AdminClient:
@@ -47,7 +31,7 @@ def admin_client(options: Namespace) -> AdminClient:
     tls = TlsSettings(
         options.tls_trust_cert_path,
         "--tls-trust-cert-path",
-        accept_untrusted=options.tls_allow_insecure,
+        accept_untrusted=bool(options.tls_allow_insecure),
         verify_host=getattr(options, "verify_host", True),
     )
     timeout_s = getattr(options, "request_timeout", None) or TIMEOUT_S

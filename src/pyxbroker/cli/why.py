@@ -16,15 +16,14 @@ from urllib.parse import quote
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.cli import Parser, fail
 from pyxbroker.cli.broker_requests import (
-    DEFAULT_URL,
     FORBIDDEN,
     UNAUTHORIZED,
-    add_login_options,
     admin_client,
     check_url,
     failure,
     refusal,
 )
+from pyxbroker.cli.login_options import DEFAULT_URL, add_login_options
 from pyxbroker.client.admin import topic_path
 from pyxbroker.client.errors import ClientError, HttpRefused
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pyxbroker.cli import Parser, no_such
 from pyxbroker.cli.admin.output import FORMATS
+from pyxbroker.cli.login_options import add_login_options
 
 # Each group with its text in the help; its module in tables/ has the same name with _ for -.
 GROUPS = {
@@ -85,13 +86,8 @@ def admin_parser() -> Parser:
     width = max(map(len, commands))
     lines = (f"{each:{width}}  {about}" for each, about in commands.items())
     parser.add_argument_group("Groups", "\n".join(lines))
+    add_login_options(parser)
     add = parser.options.add_argument
-    add("--admin-url", metavar="URL", help="http:// or https://host:port of any broker.")
-    add("--token", metavar="TOKEN", help="A token, or file:///path of one.")
-    add("--auth-plugin", metavar="CLASS", help="Another kind of login.")
-    add("--auth-params", metavar="TEXT", help="The parameters of that login.")
-    add("--tls-trust-cert-path", metavar="FILE", help="PEM file of trusted authorities.")
-    add("--tls-allow-insecure", action="store_true", default=None, help="Accept any certificate.")
     add(
         "--tls-enable-hostname-verification",
         action="store_true",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyxbroker.base.command_line import fail, no_such
-from pyxbroker.cli.broker_requests import DEFAULT_URL
+from pyxbroker.cli.login_options import DEFAULT_URL
 
 CLIENT_CONF = "PULSAR_CLIENT_CONF"
 # The settings of a context, and the keys of client.conf for them.

@@ -131,20 +131,12 @@ def confirm(
         values, command.unless.lstrip("-")
     ) is not command.unless.startswith("-"):
         return
-    what = command.destroys.format_map(_Shown(vars(values)))
+    what = command.destroys.format(**vars(values))
     if not sys.stdin.isatty():
         fail(f"{group} {name} {what}: confirm with --yes", 2)
     print(f"This {what}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         fail("Nothing was done.")
-
-
-class _Shown(dict[str, Any]):
-    """Values of options, as a sentence shows them."""
-
-    def __getitem__(self, name: str) -> str:
-        value = super().__getitem__(name)
-        return str(value)
 
 
 # --- requests -------------------------------------------------------------------------------------
