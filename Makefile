@@ -236,11 +236,17 @@ tsan: dev ## the C tests of the storage under TSan
 tsanshort: dev ## those, with a tenth of the kills and power cuts
 	POWER_CUTS=6 bash tests/native/build.sh tsan
 
+# A stub describes what Python code uses of a module, which has more for other modules in Cython.
+STUBTEST := $(PY) -m mypy.stubtest --concise --ignore-missing-stub --ignore-disjoint-bases \
+    --mypy-config-file pyproject.toml --allowlist tests/stubtest_allowlist.txt \
+    $(patsubst src/pyxbroker/%.pyi,pyxbroker.%,$(wildcard src/pyxbroker/*.pyi))
+
 .PHONY: lint
-lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors
+lint: dev ## ruff, mypy, stubtest, cython-lint, gofmt and go vet, and our C with warnings as errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(STUBTEST)
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
 	$(PY) -m harness.go_build --lint
 	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
@@ -263,6 +269,10 @@ docs: build ## write the pages and files that come from tables: settings, polici
 .PHONY: package
 package: dev ## sdist and wheel are whole and start, on the oldest and the newest Python too
 	$(PYTEST) --durations=5 tests/test_package.py
+
+.PHONY: wheel
+wheel: dev ## sdist, and wheels of all platforms and Pythons, in dist/ (ARGS='--python 3.11 --platform manylinux_2_28_x86_64')
+	$(PY) -m harness.wheels $(ARGS)
 
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)

@@ -7,6 +7,7 @@ Environment:
   PYXBROKER_SANITIZE=address,undefined   build with these sanitizers, frame pointers and -O1
   PYXBROKER_WERROR=1                     warnings in our own C are errors
   PYXBROKER_MODULES=_native,frames       build only these extension modules (none: no one)
+  PYXBROKER_SBOM=FILE                    a bill of materials that goes into the wheel
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
@@ -267,8 +269,24 @@ class BuildPython(build_py):
         super().run()
 
 
+class BuildWheel(bdist_wheel):
+    """Adds the bill of materials, at the place that PEP 770 names."""
+
+    def write_wheelfile(self, wheelfile_base: str, *args: str) -> None:
+        super().write_wheelfile(wheelfile_base, *args)
+        sbom = os.environ.get("PYXBROKER_SBOM")
+        if sbom:
+            folder = Path(wheelfile_base, "sboms")
+            folder.mkdir(exist_ok=True)
+            shutil.copyfile(sbom, folder / "pyxbroker.cdx.json")
+
+
 note_commit()
 setup(
     ext_modules=[Extension("pyxbroker._native", ["src/bookie_native/module.c"])],
-    cmdclass={"build_ext": BuildExtensions, "build_py": BuildPython},
+    cmdclass={
+        "bdist_wheel": BuildWheel,
+        "build_ext": BuildExtensions,
+        "build_py": BuildPython,
+    },
 )

@@ -15,8 +15,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define CRC32C_X86 1
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__)
 #include <arm_acle.h>
+#include <sys/auxv.h>
 #define CRC32C_ARM 1
 #endif
 
@@ -65,7 +66,12 @@ static const char *variant = "portable";
 
 #if defined(CRC32C_X86)
 
+/* In clang, SSE 4.2 does not include the CRC instruction. */
+#if defined(__clang__)
+#define CRC32C_TARGET __attribute__((target("sse4.2,crc32,pclmul")))
+#else
 #define CRC32C_TARGET __attribute__((target("sse4.2,pclmul")))
+#endif
 
 /* shifted[d][v] is x^(8 * v * 256^d - 33) mod P: the instruction pair below multiplies by x^33. */
 static uint32_t shifted[8][256];
@@ -156,7 +162,8 @@ static void choose_x86(void) {
 
 #elif defined(CRC32C_ARM)
 
-static uint32_t crc32c_armv8(uint32_t crc, const uint8_t *data, size_t length) {
+__attribute__((target("+crc"))) static uint32_t crc32c_armv8(uint32_t crc, const uint8_t *data,
+                                                             size_t length) {
     uint32_t state = ~crc;
     for (; length >= 8; data += 8, length -= 8) {
         uint64_t word;
@@ -166,6 +173,14 @@ static uint32_t crc32c_armv8(uint32_t crc, const uint8_t *data, size_t length) {
     for (; length > 0; data++, length--)
         state = __crc32cb(state, *data);
     return ~state;
+}
+
+static void choose_arm(void) {
+    enum { HAS_CRC32 = 1 << 7 }; /* HWCAP_CRC32 of Linux */
+    if ((getauxval(AT_HWCAP) & HAS_CRC32) == 0)
+        return;
+    crc32c_chosen = crc32c_armv8;
+    variant = "armv8";
 }
 
 #endif
@@ -182,8 +197,7 @@ __attribute__((constructor)) static void crc32c_prepare(void) {
 #if defined(CRC32C_X86)
     choose_x86();
 #elif defined(CRC32C_ARM)
-    crc32c_chosen = crc32c_armv8;
-    variant = "armv8";
+    choose_arm();
 #endif
 }
 

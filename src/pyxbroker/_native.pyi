@@ -1,7 +1,7 @@
 """Type stub of the C storage (src/bookie_native/module.c, storage.h)."""
 
 from os import PathLike
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, final
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -41,6 +41,7 @@ class Stats(TypedDict):
     replayed_entries: int
     trouble: int
 
+@final
 class DiskFaults:
     """Disk calls that fail on demand, for tests; pass it to Storage(faults=...)."""
 
@@ -60,6 +61,7 @@ class DiskFaults:
     def clear(self) -> None: ...
     def count(self, call: str, /) -> int: ...
 
+@final
 class Storage:
     """A bookie's journal, write cache and entry logs (storage.h), for one thread.
 

@@ -13,6 +13,7 @@ from pyxbroker.auth.login_counts import LoginCounts
 from pyxbroker.auth.provider import Identity, NoCredentials, NotChecked, Provider
 from pyxbroker.auth.secrets import is_same
 from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.extras import require
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
 
@@ -168,6 +169,7 @@ def names_of(text: str) -> list[str]:
 
 
 def _token(config: Config) -> Provider:
+    require("AuthenticationProviderToken", "jwt", "cryptography")
     from pyxbroker.auth.token import TokenProvider
 
     return TokenProvider(config)
@@ -198,6 +200,7 @@ def _certificate(config: Config) -> Provider:
 
 
 def _openid(config: Config) -> Provider:
+    require("AuthenticationProviderOpenID", "jwt", "cryptography")
     from pyxbroker.auth.openid import OpenIdProvider
 
     return OpenIdProvider(config)

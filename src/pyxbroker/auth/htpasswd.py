@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyxbroker.auth.secrets import is_same
+from pyxbroker.base.extras import require
 from pyxbroker.base.properties import ConfigError
 
 APR1 = "$apr1$"
@@ -84,6 +85,7 @@ def _check_of(hashed: str, place: str) -> Check:
         cost = int(found[1])
         if not 4 <= cost <= _BCRYPT_COST_MAX:
             raise ConfigError(f"{place}: a cost of bcrypt is 4 to {_BCRYPT_COST_MAX}.")
+        require(f"{place}: a hash of bcrypt", "bcrypt")
         return Check(_bcrypt(hashed.encode()), 1 << cost)
     if hashed.startswith(_SHA):
         digest = _sha_of(hashed, place)

@@ -24,6 +24,8 @@ import base64
 import hashlib
 from pathlib import Path
 
+from pyxbroker.base.extras import require
+
 STORE_BYTES_MAX = 4 << 20
 KEY_BYTES_MAX = 64 << 10  # of a protected key in JKS
 MAGIC = b"\xfe\xed\xfe\xed"
@@ -94,6 +96,7 @@ def _pem(what: str, der: bytes) -> bytes:
 
 
 def _parse_pkcs12(data: bytes, password: str) -> KeyStore:
+    require("is in PKCS12, which", "cryptography", error=KeyStoreError)
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pyxbroker.base.directories import with_path
+from pyxbroker.base.extras import require
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
 
@@ -105,6 +106,7 @@ def create_key_pair(arguments: Sequence[str]) -> None:
             help=f"New file for the {name} key (DER).",
         )
     options = parser.parse(arguments)
+    require(parser.prog, "cryptography")
     private, public = _key_pair(options.algorithm)
     at = Path(options.output_private_key)
     _write_new(at, private, SECRET_FILE_MODE)
@@ -166,6 +168,7 @@ def create(arguments: Sequence[str]) -> None:
         help="Additional header of the token, such as kid=1; may be repeated.",
     )
     options = parser.parse(arguments)
+    require(parser.prog, "jwt", "cryptography")
     signing, algorithms = _key_of(parser, options, "private")
     algorithm = options.algorithm or _usual(signing, algorithms)
     if algorithm not in algorithms:
@@ -186,6 +189,7 @@ def validate(arguments: Sequence[str]) -> None:
     add("-sk", "--secret-key", metavar="KEY", help=f"Secret key that signed it: {KEY_HELP}.")
     add("-pk", "--public-key", metavar="KEY", help=f"Or the public key: {KEY_HELP}.")
     options = parser.parse(arguments)
+    require(parser.prog, "jwt", "cryptography")
     key, algorithms = _key_of(parser, options, "public")
     if options.algorithm:
         algorithms = [each for each in algorithms if each[:2] == options.algorithm[:2]]

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyxbroker.base.extras import require
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.copy_settings import CopySettings
@@ -461,6 +462,7 @@ def open_store(
 
         return MemoryStore(rest)
     if colon and (scheme == "zk" or rest.split(",")[0].split("/")[0].isdecimal()):
+        require(f"The metadata store {url!r}", "kazoo", error=MetadataError)
         from pyxbroker.metadata.zookeeper import ZooKeeperStore
 
         return ZooKeeperStore(
