@@ -32,6 +32,7 @@ COMMANDS = {
     "metadata": "Check, back up, restore and repair the embedded metadata.",
     "tokens": "Create and inspect keys and tokens of clients.",
     "admin": "Administer a broker: the commands of pulsar-admin.",
+    "client": "Send and receive messages.",
     "why": "Print why a topic or a subscription does not move.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",
     "config": "Print all settings with their defaults and descriptions.",

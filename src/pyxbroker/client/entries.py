@@ -195,11 +195,11 @@ class ReceivedEntry(NamedTuple):
     def messages(self) -> list[Message]:
         """Return the messages that are not acknowledged yet. Raises DamagedEntry.
 
-        An encrypted entry is returned as one message, with the bytes that are stored. A chunk of a
-        message is a message of its own.
+        An encrypted entry is returned as one message, with the bytes that are stored. So is a chunk
+        of a message: only all chunks together can be decompressed.
         """
         metadata, payload = self.split()
-        if len(metadata.encryption_keys) > 0:
+        if len(metadata.encryption_keys) > 0 or metadata.num_chunks_from_msg > 1:
             return [Message(self.id, bytes(payload), metadata, metadata, self.redelivery_count)]
         try:
             value = bytes(payload)
