@@ -34,6 +34,7 @@ COMMANDS = {
     "admin": "Administer a broker: the commands of pulsar-admin.",
     "client": "Send and receive messages.",
     "why": "Print why a topic or a subscription does not move.",
+    "top": "Show what the brokers of a cluster do, live.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",
     "config": "Print all settings with their defaults and descriptions.",
     "version": "Print the version of pyxbroker and of the Python that runs it.",

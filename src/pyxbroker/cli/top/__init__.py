@@ -1,0 +1,109 @@
+"""`pyxbroker top`: shows what the brokers of a cluster do, as a live page or once.
+
+Exit codes: 0 done; 1 no broker answers; 2 wrong usage; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from pyxbroker.cli import Parser, fail
+from pyxbroker.cli.connecting import CLIENT_CONF, add_login_options, client_conf, client_settings
+from pyxbroker.cli.top.page import SORTS, whole_page
+from pyxbroker.cli.top.samples import Row, Snapshot
+from pyxbroker.cli.top.watch import Watch
+from pyxbroker.client.errors import ClientError
+
+ABOUT = """\
+Show topics by rate, subscriptions by backlog and age, connections, storage and the
+event loop of all brokers of a cluster. The numbers are those of /metrics.
+
+Examples:
+  pyxbroker top
+  pyxbroker top --admin-url https://broker:8443 --token file:///etc/admin.jwt
+  pyxbroker top --once --sort backlog --rows 5
+  pyxbroker top --once --output json
+"""
+
+ADMIN_URL = "http://localhost:8080"
+WIDTH_WITHOUT_TERMINAL = 132
+
+
+def command(arguments: Sequence[str]) -> None:
+    options = _parser().parse(arguments)
+    if options.interval <= 0 or options.rows < 0:
+        fail("--interval has to be above 0, and --rows not below.", 2)
+    conf = client_conf()
+    url, name = options.admin_url, "--admin-url"
+    if url is None and "webServiceUrl" in conf:
+        url, name = conf["webServiceUrl"], f"webServiceUrl in {CLIENT_CONF}"
+    settings = client_settings(options, url or ADMIN_URL, name, ("http", "https"))
+    is_once = options.once or options.output == "json"
+    if not is_once and not (sys.stdout.isatty() and sys.stdin.isatty()):
+        fail("stdin and stdout are no terminal: use --once.", 2)
+    watch = Watch(settings, all_brokers=not options.this_broker)
+    try:
+        if is_once:
+            asyncio.run(_once(watch, options))
+        else:
+            from pyxbroker.cli.top.screen import run
+
+            run(watch, options.interval, _sort_key(options))
+    except ClientError as error:
+        fail(f"{error}; check the URL, and that the broker runs")
+
+
+def _parser() -> Parser:
+    parser = Parser("top", ABOUT)
+    add = parser.options.add_argument
+    add("--admin-url", metavar="URL", help=f"http:// or https://host:port [{ADMIN_URL}].")
+    add_login_options(parser)
+    add("--this-broker", action="store_true", help="Ask no other brokers of the cluster.")
+    add("--interval", metavar="S", type=float, default=2.0, help="Seconds [%(default)g].")
+    add("--once", action="store_true", help="Print one page, and end.")
+    add("--output", choices=("text", "json"), default="text", help="json: once [%(default)s].")
+    add("--sort", choices=tuple(name for name, _ in SORTS.values()), help="The order at first.")
+    add("--rows", metavar="N", type=int, default=20, help="Rows with --once; 0: all [%(default)s].")
+    return parser
+
+
+async def _once(watch: Watch, options: Namespace) -> None:
+    """Print what two samples show."""
+    try:
+        await watch.sample()
+        await asyncio.sleep(options.interval)
+        found = await watch.sample()
+    finally:
+        watch.close()
+    if options.output == "json":
+        print(json.dumps(_object(found), indent=2))
+        return
+    width = WIDTH_WITHOUT_TERMINAL
+    if sys.stdout.isatty():
+        import shutil
+
+        width = shutil.get_terminal_size().columns
+    for line in whole_page(found, _sort_key(options), width, options.rows):
+        print(line)
+
+
+def _object(found: Snapshot) -> dict[str, object]:
+    return {
+        "brokers": _objects(found.brokers, "broker"),
+        "topics": _objects(found.topics, "topic", "broker"),
+        "subscriptions": _objects(found.subscriptions, "topic", "subscription", "broker"),
+        "failures": found.failures,
+    }
+
+
+def _objects(rows: Sequence[Row], *titles: str) -> list[dict[str, object]]:
+    return [{**dict(zip(titles, row.names, strict=True)), **row.numbers} for row in rows]
+
+
+def _sort_key(options: Namespace) -> str:
+    """Return the key of the order that the options name; empty: none."""
+    return next((key for key, (name, _) in SORTS.items() if name == options.sort), "")
