@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,13 @@ def test_an_official_client_receives_what_the_command_sends(
         assert each.event_timestamp() == 1_767_225_600_000
     run(broker, "produce", topic, "-s", "", "-m", "a,b", "-n", "2", "-db")
     assert receive(consumer, 2) == [b"a,b", b"a,b"]
+    (tmp_path / "large").write_bytes(bytes(6 << 20))
+    too_long = error_of(broker, "produce", topic, "-f", str(tmp_path / "large"))
+    assert "the broker of persistent://" in too_long
+    with Path(os.devnull).open("rb") as nothing:
+        words = command(broker.url, "produce", topic, "-l", "-")
+        done_without = subprocess.run(words, stdin=nothing, capture_output=True, check=True)
+    assert done_without.stdout == b"0 messages successfully produced\n"
     run(broker, "produce", topic, "-l", "-", "--key-separator", ":", lines="k:v:w\n")
     message = consumer.receive(10_000)
     assert (message.partition_key(), message.data()) == ("k", b"v:w")
@@ -264,22 +272,35 @@ def test_reading_begins_and_ends_where_it_is_told(broker: Broker, topic: str) ->
     assert "expected latest, earliest" in error_of(broker, "read", topic, "-m", "x", status=2)
 
 
-def test_tail_prints_the_last_messages_and_those_that_come(broker: Broker, topic: str) -> None:
+def test_tail_prints_the_last_messages_and_those_that_come(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
     run(broker, "produce", topic, "-m", "0,1,2")
     run(broker, "produce", topic, "-m", "3,4", "-db")
     words = command(broker.url, "tail", topic, "-n", "3", "--output", "json")
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        shown = [json.loads(process.stdout.readline())["value"] for _ in range(3)]
-        assert shown == ["2", "3", "4"]
-        run(broker, "produce", topic, "-m", "5")
-        assert json.loads(process.stdout.readline())["value"] == "5"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (130, "")
-    assert err == "pyxbroker: Interrupted: 4 messages successfully read.\n"
+        assert [_next_value(process) for _ in range(3)] == ["2", "3", "4"]
+        (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(5, 505)))
+        sending = command(broker.url, "produce", topic, "-l", str(tmp_path / "lines"), "-r", "250")
+        with subprocess.Popen(sending, stdout=subprocess.DEVNULL) as other:
+            assert _next_value(process) == "5"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+            # What is published while the last messages are read comes once.
+            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as late:
+                shown = [int(_next_value(late)) for _ in range(50)]
+                late.kill()
+            other.kill()
+    assert shown == [*range(shown[0], shown[0] + 50)]
+    assert process.returncode == 130
+    assert re.fullmatch(r"pyxbroker: Interrupted: \d+ messages successfully read.\n", err)
+
+
+def _next_value(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return str(json.loads(process.stdout.readline())["value"])
 
 
 def test_chunks_are_put_together(broker: Broker, client: pulsar.Client, topic: str) -> None:

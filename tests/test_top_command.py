@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
 from pyxbroker.cli.top import page
 from pyxbroker.cli.top.page import View, live_page, shown, topic_page, whole_page
 from pyxbroker.cli.top.samples import Sample, Snapshot, read_metrics, snapshot
+from pyxbroker.cli.top.watch import Watch
+from pyxbroker.client.errors import ClientError
+from pyxbroker.client.settings import ClientSettings
+from test_client_admin import Web, reply
 
 LABELS = 'cluster="c",namespace="public/default"'
 
@@ -60,6 +67,37 @@ def test_a_topic_that_was_opened_again_has_no_negative_rate() -> None:
     found = snapshot(now, before, {})
     assert found.brokers[0].numbers["messages_in_rate"] == 0.0
     assert snapshot({"b": Sample(1.0)}, before, {}).brokers[0].numbers == {}
+
+
+def test_all_brokers_of_a_cluster_are_asked_and_one_that_is_down_is_named() -> None:
+    async def main() -> None:
+        def answer(method: str, target: str) -> bytes:
+            if target == "/admin/v2/brokers":
+                return reply(json.dumps(brokers).encode())
+            assert target == "/metrics/"
+            return reply(metrics(next(counts), 0, (1, 1)).encode())
+
+        counts = iter(range(100, 10_000, 100))
+        async with Web(answer) as one, Web(answer) as two:
+            brokers = [each.url.removeprefix("http://") for each in (one, two)]
+            watch = Watch(ClientSettings(one.url), all_brokers=True)
+            await watch.sample()
+            two._server.close()
+            two.hang_up()
+            found = await watch.sample()
+            assert [row.names for row in found.brokers] == [(brokers[0],)]
+            assert found.brokers[0].numbers["messages_in_rate"] > 0
+            assert list(found.failures) == [brokers[1]]
+            alone = Watch(ClientSettings(one.url), all_brokers=False)
+            assert (await alone.sample()).failures == {}
+            one._server.close()
+            one.hang_up()
+            with pytest.raises(ClientError):
+                await watch.sample()
+            for each in (watch, alone):
+                each.close()
+
+    asyncio.run(main())
 
 
 def test_rows_are_sorted_filtered_and_scrolled_to_the_selected_one(found: Snapshot) -> None:

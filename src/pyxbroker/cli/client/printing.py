@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.cli.client.session import InputError
 from pyxbroker.cli.client.topics import Received
 from pyxbroker.cli.client.values import Codec, KeyValue, as_java, codec_of, in_json
@@ -79,7 +80,7 @@ class Printer:
             ) from None
 
     async def _codec(self, topic: str, version: bytes) -> Codec | KeyValue:
-        name = re.sub(r"-partition-\d+$", "", topic)
+        name = TopicName.get(topic).partitioned_topic_name
         found = self._codecs.get((name, version))
         if found is None:
             schema = None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import stat
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -47,7 +50,7 @@ Examples:
   zcat orders.gz | pyxbroker client produce orders --lines - --compression ZSTD
 """
 
-LINE_BYTES_MAX = 128 << 20
+LINE_BYTES_MAX = 16 << 20
 FLUSH_TIMEOUT_S = 5.0
 LOCAL_CLUSTER = "__local__"
 """The only entry of `replicate_to` of a message that no other cluster gets."""
@@ -180,7 +183,9 @@ async def _produce(client: Client, options: Namespace, counts: Counts) -> None:
             sending.raise_failure()
     finally:
         # After Ctrl-C and after a wrong value the messages before it count.
-        await asyncio.wait_for(sending.flush(route), FLUSH_TIMEOUT_S if sys.exc_info()[1] else None)
+        limit_s = FLUSH_TIMEOUT_S if sys.exc_info()[1] is not None else None
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(sending.flush(route), limit_s)
     sending.raise_failure()
     await route.close()
 
@@ -264,7 +269,7 @@ async def _schema(client: Client, options: Namespace) -> Any:
     if options.key_schema:
         raise UsageError("--key-schema needs --key-value-encoding-type.")
     if options.value_schema == "auto":
-        return await client.schema(str(TopicName.get(options.topic)))
+        return await client.schema(TopicName.get(options.topic).partitioned_topic_name)
     return named_schema("--value-schema", options.value_schema)
 
 
@@ -321,20 +326,28 @@ def _content(path: str) -> bytes:
 
 async def _lines(path: str) -> AsyncIterator[bytes]:
     """Yield the lines of a file, or of stdin while other work continues."""
-    if path == "-":
-        reader = asyncio.StreamReader(LINE_BYTES_MAX)
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        except ValueError:  # a file, which never blocks
-            for line in sys.stdin.buffer:
-                yield line.rstrip(b"\r\n")
-            return
-        while line := await reader.readline():
+    if path != "-":
+        for line in _lines_of_file(path):
+            yield line
+        return
+    mode = os.fstat(0).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)):
+        for line in sys.stdin.buffer:  # a file, which never blocks
             yield line.rstrip(b"\r\n")
         return
-    for line in _lines_of_file(path):
-        yield line
+    reader = asyncio.StreamReader(LINE_BYTES_MAX)
+    pipe = os.fdopen(os.dup(0), "rb", 0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        while line := await reader.readline():
+            yield line.rstrip(b"\r\n")
+    except ValueError:
+        raise InputError(f"A line of stdin has more than {LINE_BYTES_MAX} bytes.") from None
+    finally:
+        transport.close()
+        os.set_blocking(0, True)  # for the shell, if this is its terminal
 
 
 def _lines_of_file(path: str) -> Iterator[bytes]:

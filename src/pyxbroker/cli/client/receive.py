@@ -313,13 +313,13 @@ async def _tail(client: Client, options: Namespace, counts: Counts, printer: Pri
 
 
 async def _last(client: Client, name: str, wanted: int) -> tuple[str, MessageId, list[Received]]:
-    """Return a topic's name, the id of its last message, and so many messages up to it."""
+    """Return a topic's name, the id behind which to continue, and so many messages up to it."""
     probe = await _reader(client, LATEST, False, 1, name)
-    start = await probe.last_message_id()
+    newest = await probe.last_message_id()
     await probe.close()
-    if start.entry < 0:
+    if newest.entry < 0:
         return name, EARLIEST, []
-    first = MessageId(start.ledger, max(0, start.entry - wanted + 1))
+    first = MessageId(newest.ledger, max(0, newest.entry - wanted + 1))
     reader = await _reader(client, first, True, QUEUE_SIZE, name)
     receiver = Receiver([reader])
     last = await _end_of(reader) if wanted else None
@@ -332,7 +332,7 @@ async def _last(client: Client, name: str, wanted: int) -> tuple[str, MessageId,
         if _is_at(received.message.id, last):
             break
     await receiver.close()
-    return name, start, list(found)
+    return name, (found[-1].message.id if found else newest), list(found)
 
 
 # --- all ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pyxbroker.client.consumer import Consumer
 from pyxbroker.client.entries import Message, MessageId
 from pyxbroker.client.errors import ClientError
 from pyxbroker.client.producer import Producer, ProducerSettings
+from pyxbroker.proto import PulsarApi as pb
 
 CHUNKED_BYTES_MAX = 1 << 30
 
@@ -41,9 +42,12 @@ async def names_like(client: Client, pattern: str) -> list[str]:
         wanted = re.compile(str(name))
     except re.error as error:
         raise UsageError(f"{pattern!r} is no regular expression: {error}.") from None
+    mode = pb.CommandGetTopicsOfNamespace.PERSISTENT
+    if not name.is_persistent:
+        mode = pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
     found = [
         each
-        for each in await client.topics(str(name.namespace))
+        for each in await client.topics(str(name.namespace), mode)
         if wanted.fullmatch(re.sub(r"-partition-\d+$", "", each)) or wanted.fullmatch(each)
     ]
     if not found:

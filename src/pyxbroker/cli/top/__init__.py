@@ -12,7 +12,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cli.connecting import CLIENT_CONF, add_login_options, client_conf, client_settings
+from pyxbroker.cli.connecting import (
+    CLIENT_CONF,
+    add_login_options,
+    client_conf,
+    client_settings,
+    failure,
+)
 from pyxbroker.cli.top.page import SORTS, whole_page
 from pyxbroker.cli.top.samples import Row, Snapshot
 from pyxbroker.cli.top.watch import Watch
@@ -54,7 +60,7 @@ def command(arguments: Sequence[str]) -> None:
 
             run(watch, options.interval, _sort_key(options))
     except ClientError as error:
-        fail(f"{error}; check the URL, and that the broker runs")
+        fail(failure(settings, error))
 
 
 def _parser() -> Parser:
