@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,14 @@ def test_a_client_conf_that_cannot_be_read_ends_the_command(
 def test_errors_say_what_to_do(url: str, error: ClientError, words: tuple[str, ...]) -> None:
     sentence = connecting.failure(ClientSettings(url), error)
     assert all(word in sentence for word in words), sentence
+
+
+def test_sending_one_message_imports_little() -> None:
+    """The start of the process is most of the time that one message takes."""
+    program = "import sys, pyxbroker.cli.client.produce; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "pyxbroker.client.producer" in modules
+    late = {"urllib.request", "http.client", "email", "fastavro", "pyxbroker.client.oauth2"}
+    assert not late & set(modules)
