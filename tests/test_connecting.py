@@ -15,7 +15,6 @@ from pyxbroker.client.errors import (
     BrokerRefused,
     ClientError,
     ConnectFailed,
-    HttpRefused,
     ProtocolFault,
     TlsFailed,
     UntrustedCertificate,
@@ -106,13 +105,11 @@ def test_a_client_conf_that_cannot_be_read_ends_the_command(
     [
         ("pulsar://a:1", ConnectFailed("pulsar://a:1", "refused"), ("No broker answers",)),
         ("pulsar://a:1", TlsFailed("pulsar://a:1", "x"), ("pulsar+ssl://", "brokerServicePortTls")),
-        ("https://a:1", TlsFailed("https://a:1", "x"), ("https://", "webServicePortTls")),
-        ("http://a:1", ProtocolFault("http://a:1", "x"), ("webServicePort",)),
+        ("pulsar://a:1", ProtocolFault("pulsar://a:1", "x"), ("brokerServicePort",)),
         ("pulsar://a:1", AnswerTimeout("pulsar://a:1"), ("does not answer",)),
         ("pulsar://a:1", BrokerRefused("AuthenticationError", "x"), ("--token",)),
         ("pulsar://a:1", BrokerRefused("TopicNotFound", "x"), ("TopicNotFound",)),
-        ("http://a:1", HttpRefused("http://a:1", 403, "x"), ("--token", "403")),
-        ("https://a:1", UntrustedCertificate("https://a:1", "x"), ("--tls-trust-cert-path",)),
+        ("pulsar://a", UntrustedCertificate("pulsar://a", "x"), ("--tls-trust-cert-path",)),
     ],
 )
 def test_errors_say_what_to_do(url: str, error: ClientError, words: tuple[str, ...]) -> None:

@@ -28,6 +28,11 @@ TIMEOUT_S = 30.0
 
 def admin_client(options: Namespace) -> AdminClient:
     """Return a client for the broker that the options name. Raises BadSetting."""
+    return AdminClient(admin_settings(options))
+
+
+def admin_settings(options: Namespace) -> ClientSettings:
+    """Return the settings of a client for the broker that the options name. Raises BadSetting."""
     tls = TlsSettings(
         options.tls_trust_cert_path,
         "--tls-trust-cert-path",
@@ -35,10 +40,8 @@ def admin_client(options: Namespace) -> AdminClient:
         verify_host=getattr(options, "verify_host", True),
     )
     timeout_s = getattr(options, "request_timeout", None) or TIMEOUT_S
-    return AdminClient(
-        ClientSettings(
-            options.admin_url, _authentication(options), tls, operation_timeout_s=timeout_s
-        )
+    return ClientSettings(
+        options.admin_url, _authentication(options), tls, operation_timeout_s=timeout_s
     )
 
 

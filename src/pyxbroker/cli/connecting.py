@@ -1,4 +1,4 @@
-"""The options of commands that connect to a cluster: its URL, the login and TLS.
+"""The options of commands that speak Pulsar's protocol with a cluster: its URL, login and TLS.
 
 An option that the command line lacks is taken from the file that PULSAR_CLIENT_CONF names, with the
 keys of Pulsar's client.conf.
@@ -21,7 +21,6 @@ from pyxbroker.client.errors import (
     ClientError,
     ConnectFailed,
     ConnectionFailed,
-    HttpRefused,
     TlsFailed,
     UntrustedCertificate,
 )
@@ -118,24 +117,21 @@ def _tls(options: Namespace, conf: dict[str, str]) -> TlsSettings:
 
 
 def failure(settings: ClientSettings, error: ClientError) -> str:
-    """Return the sentence for an error of a client of Pulsar's protocol or of REST."""
+    """Return the sentence for an error of a client."""
     url = settings.service_url
-    is_web = url.startswith("http")
-    port = "webServicePort" if is_web else "brokerServicePort"
-    plain, tls = ("http://", "https://") if is_web else ("pulsar://", "pulsar+ssl://")
     if isinstance(error, UntrustedCertificate):
         return (
             f"{error}: name its authority with --tls-trust-cert-path, or use --tls-allow-insecure"
         )
-    if _needs_login(error):
+    if isinstance(error, BrokerRefused) and error.code in UNAUTHORIZED_CODES:
         return (
-            f"{url} does not accept the credentials, or needs others ({error}): use --token, or"
-            " --auth-plugin with --auth-params"
+            f"{error.url or url} does not accept the credentials, or needs others ({error.code}:"
+            f" {error.message}): use --token, or --auth-plugin with --auth-params"
         )
     if isinstance(error, TlsFailed):
         return (
-            f"{error.url} refuses TLS ({error.reason}): use {plain} for a port without TLS"
-            f" ({port}), and {tls} for {port}Tls"
+            f"{error.url} refuses TLS ({error.reason}): use pulsar:// for a port without TLS"
+            " (brokerServicePort), and pulsar+ssl:// for brokerServicePortTls"
         )
     if isinstance(error, AnswerTimeout):
         return f"{error.url} accepts connections, and does not answer"
@@ -145,11 +141,5 @@ def failure(settings: ClientSettings, error: ClientError) -> str:
             " runs"
         )
     if isinstance(error, ConnectionFailed):
-        return f"{error}; check that the URL has the right port of a broker ({port})"
+        return f"{error}; check that the URL has the right port of a broker (brokerServicePort)"
     return str(error)
-
-
-def _needs_login(error: ClientError) -> bool:
-    if isinstance(error, HttpRefused):
-        return error.status in (401, 403)
-    return isinstance(error, BrokerRefused) and error.code in UNAUTHORIZED_CODES

@@ -12,17 +12,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cli.connecting import (
-    CLIENT_CONF,
-    add_login_options,
-    client_conf,
-    client_settings,
-    failure,
-)
+from pyxbroker.cli.admin import contexts
+from pyxbroker.cli.broker_requests import admin_settings, check_url, failure, refusal
+from pyxbroker.cli.login_options import add_login_options
 from pyxbroker.cli.top.page import SORTS, whole_page
 from pyxbroker.cli.top.samples import Row, Snapshot
 from pyxbroker.cli.top.watch import Watch
-from pyxbroker.client.errors import ClientError
+from pyxbroker.client.errors import BadSetting, ClientError, HttpRefused
 
 ABOUT = """\
 Show topics by rate, subscriptions by backlog and age, connections, storage and the
@@ -35,7 +31,6 @@ Examples:
   pyxbroker top --once --output json
 """
 
-ADMIN_URL = "http://localhost:8080"
 WIDTH_WITHOUT_TERMINAL = 132
 
 
@@ -43,11 +38,12 @@ def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     if options.interval <= 0 or options.rows < 0:
         fail("--interval has to be above 0, and --rows not below.", 2)
-    conf = client_conf()
-    url, name = options.admin_url, "--admin-url"
-    if url is None and "webServiceUrl" in conf:
-        url, name = conf["webServiceUrl"], f"webServiceUrl in {CLIENT_CONF}"
-    settings = client_settings(options, url or ADMIN_URL, name, ("http", "https"))
+    contexts.complete(options)
+    check_url(options.admin_url)
+    try:
+        settings = admin_settings(options)
+    except BadSetting as error:
+        fail(str(error), 2)
     is_once = options.once or options.output == "json"
     if not is_once and not (sys.stdout.isatty() and sys.stdin.isatty()):
         fail("stdin and stdout are no terminal: use --once.", 2)
@@ -59,15 +55,19 @@ def command(arguments: Sequence[str]) -> None:
             from pyxbroker.cli.top.screen import run
 
             run(watch, options.interval, _sort_key(options))
+    except HttpRefused as error:
+        needed = "a superuser, or --this-broker"
+        fail(refusal(options.admin_url, error, "list the brokers", needed))
     except ClientError as error:
-        fail(failure(settings, error))
+        fail(failure(options.admin_url, error))
 
 
 def _parser() -> Parser:
     parser = Parser("top", ABOUT)
     add = parser.options.add_argument
-    add("--admin-url", metavar="URL", help=f"http:// or https://host:port [{ADMIN_URL}].")
+    add("--context", metavar="NAME", help="A context, as in pyxbroker admin.")
     add_login_options(parser)
+    parser.set_defaults(tls_enable_hostname_verification=None)
     add("--this-broker", action="store_true", help="Ask no other brokers of the cluster.")
     add("--interval", metavar="S", type=float, default=2.0, help="Seconds [%(default)g].")
     add("--once", action="store_true", help="Print one page, and end.")
