@@ -20,6 +20,8 @@ from harness.java_admin import Done
 from compat_tests.pulsaradmin import Recorded, answers, is_equal, reason_of, recorded
 from pyxbroker import cli
 
+pytestmark = pytest.mark.slow(10)
+
 BROKER_SETTINGS = {"brokerDeleteInactiveTopicsFrequencySeconds": "3600"}
 CPU_MAX_S = 0.15
 

@@ -298,6 +298,8 @@ def test_options_come_before_contexts_and_a_named_context_before_client_conf(
         ("current = 'a'\n[contexts.a]\nadmin_url = 'x'\n", "did you mean admin-url?"),
         ("current = 'a'\n[contexts.a]\ntoken = 1\n", "token has to be a string"),
         ("current =", "is not TOML"),
+        ("current = 'a'\ncontexts = 1\n", "No such context 'a'"),
+        ("current = 'a'\n[contexts]\na = 1\n", "has to be a table"),
     ],
 )
 def test_a_wrong_contexts_file_is_described(

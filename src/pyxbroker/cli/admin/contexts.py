@@ -54,10 +54,13 @@ def _settings(name: str | None) -> dict[str, Any]:
     name = name if name is not None else found.get("current")
     if name is None:
         return {}
-    contexts = found.get("contexts", {})
-    if name not in contexts:
-        fail(f"{file}: {no_such('context', str(name), contexts)}")
-    settings: dict[str, Any] = contexts[name]
+    contexts = found.get("contexts")
+    if not isinstance(contexts, dict) or name not in contexts:
+        known = contexts if isinstance(contexts, dict) else ()
+        fail(f"{file}: {no_such('context', str(name), known)}")
+    settings = contexts[name]
+    if not isinstance(settings, dict):
+        fail(f"{file}: context {name} has to be a table: [contexts.{name}]")
     for key, value in settings.items():
         if key not in KEYS:
             fail(f"{file}: context {name}: {no_such('setting', key, KEYS)}")
