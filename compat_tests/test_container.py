@@ -156,6 +156,9 @@ def check_health_and_stop(home: Home) -> None:
         check = f"{home.inside}/bin/healthcheck"
         assert home.start(check, environment=environment).wait(30) == 0
         publish_and_receive(port)
+        tool = (f"{home.inside}/bin/pulsar-admin", "--admin-url", f"http://127.0.0.1:{web_port}")
+        printed, _ = home.start(*tool, "clusters", "list", environment={}).communicate(timeout=30)
+        assert printed == "standalone\n"
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate(timeout=30)
         assert process.returncode == 0, printed
