@@ -74,11 +74,14 @@ def image() -> Path:
 
 @pytest.fixture
 def unpacked(image: Path) -> Home:
-    """The image, whose processes see nothing but its files, as its user."""
-    prefix = ("chroot", "--userspec=10000:0", "--groups=0", str(image))
-    inner = ("/bin/sh", "-c", 'cd /pulsar && exec "$0" "$@"')
+    """The image, whose processes see its files and /proc, as its user."""
+    enter = (
+        'mount -t proc proc "$0/proc" && exec chroot --userspec=10000:0 --groups=0 "$0"'
+        """ /bin/sh -c 'cd /pulsar && exec "$0" "$@"' "$@\""""
+    )
+    prefix = ("unshare", "--mount", "/bin/sh", "-c", enter, str(image))
     shutil.rmtree(image / "pulsar" / "data" / "standalone", ignore_errors=True)
-    return Home(image / "pulsar", (*prefix, *inner), "/pulsar")
+    return Home(image / "pulsar", prefix, "/pulsar")
 
 
 @contextmanager
