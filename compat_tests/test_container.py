@@ -74,11 +74,14 @@ def image() -> Path:
 
 @pytest.fixture
 def unpacked(image: Path) -> Home:
-    """The image, whose processes see nothing but its files, as its user."""
-    prefix = ("chroot", "--userspec=10000:0", "--groups=0", str(image))
-    inner = ("/bin/sh", "-c", 'cd /pulsar && exec "$0" "$@"')
+    """The image, whose processes see its files and /proc, as its user."""
+    enter = (
+        'mount -t proc proc "$0/proc" && exec chroot --userspec=10000:0 --groups=0 "$0"'
+        """ /bin/sh -c 'cd /pulsar && exec "$0" "$@"' "$@\""""
+    )
+    prefix = ("unshare", "--mount", "/bin/sh", "-c", enter, str(image))
     shutil.rmtree(image / "pulsar" / "data" / "standalone", ignore_errors=True)
-    return Home(image / "pulsar", (*prefix, *inner), "/pulsar")
+    return Home(image / "pulsar", prefix, "/pulsar")
 
 
 @contextmanager
@@ -156,6 +159,9 @@ def check_health_and_stop(home: Home) -> None:
         check = f"{home.inside}/bin/healthcheck"
         assert home.start(check, environment=environment).wait(30) == 0
         publish_and_receive(port)
+        tool = (f"{home.inside}/bin/pulsar-admin", "--admin-url", f"http://127.0.0.1:{web_port}")
+        printed, _ = home.start(*tool, "clusters", "list", environment={}).communicate(timeout=30)
+        assert printed == "standalone\n"
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate(timeout=30)
         assert process.returncode == 0, printed

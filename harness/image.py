@@ -8,21 +8,24 @@ Debian; the build needs root.
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
-from harness.wheels import ROOT
+from harness.wheels import ROOT, WheelError, build_wheels
 
 WORK = ROOT / "build" / "image"
 BASE = "localhost/debian:bookworm-slim"
 NAME = "localhost/pyxbroker"
-SUITE = "bookworm"
+SUITE, PYTHON = "bookworm", "3.11"
 ARCHIVE = WORK / "pyxbroker.oci.tar"
 
 
 def build_image() -> Path:
-    """Build the image of the wheels in dist/. Return the root directory of its file system."""
+    """Build the image of this tree's wheel. Return the root directory of its file system."""
+    for _ in build_wheels([PYTHON], [f"manylinux_2_28_{platform.machine()}"]):
+        pass
     WORK.mkdir(parents=True, exist_ok=True)
     if BASE not in _buildah("images", "--format", "{{.Name}}:{{.Tag}}"):
         _make_base()
@@ -85,7 +88,7 @@ def main() -> None:
     try:
         root = build_image()
         compressed, unpacked = sizes(root)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, WheelError) as error:
         sys.exit(f"image: {error}")
     print(f"image: {ARCHIVE.relative_to(ROOT)}: {compressed / 1e6:.0f} MB")
     print(f"image: {root.relative_to(ROOT)}: {unpacked / 1e6:.0f} MB unpacked")

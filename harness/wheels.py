@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ TOOLS = (
     "packaging",
     *BACKEND,
 )
-DISTRIBUTION = "dist"
+DISTRIBUTION = ROOT / "dist"
 
 
 class WheelError(Exception):
@@ -216,27 +217,31 @@ def _run(
     return done.stdout
 
 
+def build_wheels(versions: list[str], tags: list[str]) -> Iterator[Path]:
+    """Build the sdist and its wheels into dist/, and yield each. Raises WheelError."""
+    sdist = build_sdist(DISTRIBUTION)
+    yield sdist
+    builder = WheelBuilder(sdist)
+    for version in versions:
+        python = find_python(version)
+        if python is None:
+            raise WheelError(f"Python {version} with its C headers is not on this machine.")
+        for platform in PLATFORMS:
+            if platform.tag in tags:
+                yield builder.build(python, platform, DISTRIBUTION)
+
+
 def main() -> None:
-    """Build what the command line asks for into dist/; all wheels by default."""
+    """Build what the command line asks for; all wheels by default."""
     tags = [each.tag for each in PLATFORMS]
     parser = argparse.ArgumentParser(prog="python -m harness.wheels", description=__doc__)
     parser.add_argument("--python", action="append", choices=supported_versions())
     parser.add_argument("--platform", action="append", choices=tags)
     options = parser.parse_args()
-    target = ROOT / DISTRIBUTION
     try:
-        sdist = build_sdist(target)
-        print(f"wheels: {sdist.relative_to(ROOT)}", flush=True)
-        builder = WheelBuilder(sdist)
-        for version in options.python or supported_versions():
-            python = find_python(version)
-            if python is None:
-                raise WheelError(f"Python {version} with its C headers is not on this machine.")
-            for platform in PLATFORMS:
-                if platform.tag in (options.platform or tags):
-                    made = builder.build(python, platform, target)
-                    size = made.stat().st_size / (1 << 20)
-                    print(f"wheels: {made.relative_to(ROOT)} {size:.1f} MiB", flush=True)
+        for made in build_wheels(options.python or supported_versions(), options.platform or tags):
+            size = made.stat().st_size / (1 << 20)
+            print(f"wheels: {made.relative_to(ROOT)} {size:.1f} MiB", flush=True)
     except WheelError as error:
         sys.exit(f"wheels: {error}")
 

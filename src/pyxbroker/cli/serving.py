@@ -22,6 +22,7 @@ from pyxbroker.base.collector import Collector
 from pyxbroker.base.log import configure, get_role_logger, write_repeated
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.service_manager import notify
 from pyxbroker.base.times import iso_ms
 from pyxbroker.cli import Parser, no_such
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
@@ -270,6 +271,7 @@ async def _serve(config: Config, start: Start, storage: StorageLine, start_log: 
     if error is not None:
         raise _explain(error) from None
     service = starting.result()
+    notify("READY=1")
     try:
         await _serve_until_stopped(config, storage, service, stopping)
     finally:
@@ -323,6 +325,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def _stop(service: Service, timeout: float) -> None:
     """Stop the service within the configured time."""
+    notify("STOPPING=1")
     started = time.monotonic()
     reporting = asyncio.ensure_future(_report_stop(service, time.time() + timeout))
     try:
