@@ -49,7 +49,7 @@ class Broker:
     def __init__(self, process: subprocess.Popen[str], banner: str) -> None:
         self.process = process
         self.banner = banner
-        self.broker_port = int(self.find(r"pulsar://localhost:(\d+)"))
+        self.broker_port = int(self.find(r"pulsar://[\w.]+:(\d+)"))
 
     def find(self, pattern: str) -> str:
         found = re.search(pattern, self.banner)

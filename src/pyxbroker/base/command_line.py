@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 
@@ -78,8 +78,9 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def names(self) -> list[str]:
-        """The names of all options."""
-        return list(self._option_string_actions)
+        """The names of the options that the help shows."""
+        shown = (each for each in self._actions if each.help is not argparse.SUPPRESS)
+        return [name for each in shown for name in each.option_strings]
 
     def takes_value(self, name: str) -> bool:
         action = self._option_string_actions.get(name)

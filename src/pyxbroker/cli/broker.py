@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.log import name_role, write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cli.serving import StartError, StorageLine, add_options, load_settings, run
+from pyxbroker.cli.serving import (
+    StartError,
+    StorageLine,
+    add_options,
+    load_settings,
+    ready_file_of,
+    run,
+)
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -32,8 +39,10 @@ def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     name_role("broker")
     try:
+        ready_file = ready_file_of(options)
         config = load_settings(options, is_cluster=True)
-        run(config, partial(_start, config), StorageLine("metadata", config.metadataStoreUrl))
+        storage = StorageLine("metadata", config.metadataStoreUrl)
+        run(config, partial(_start, config), storage, ready_file)
     except (ConfigError, StartError) as error:
         write_repeated(is_end=True)
         fail(str(error))

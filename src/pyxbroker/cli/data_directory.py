@@ -42,6 +42,7 @@ class DataDirectory:
         try:
             make_directory(self.path)
             self._check_owner(named)
+            self._was_used = (self.path / LOCK_NAME).is_file()
             self._fd = open_file(self.path / LOCK_NAME)
         except OSError as error:
             file = "" if error.filename in (None, str(self.path)) else f" ({error.filename})"
@@ -89,6 +90,30 @@ class DataDirectory:
                 f" contains {others[0]!r}. Choose an empty or new directory with"
                 f" {self._option}."
             )
+
+    def wipe(self) -> None:
+        """Delete all messages and metadata. Raise DataDirectoryError if that fails, or if the
+        directory may be another program's.
+        """
+        import shutil
+
+        data = [self.path / each for each in sorted(OURS - {LOCK_NAME})]
+        data = [each for each in data if os.path.lexists(each)]
+        if data and not self._was_used:
+            raise DataDirectoryError(
+                f"The directory {self.path} is not wiped: pyxbroker has not used it, because"
+                f" {LOCK_NAME} is missing. Delete {data[0]} yourself."
+            )
+        try:
+            for each in data:
+                shutil.rmtree(each)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"The data directory {self.path} cannot be wiped:"
+                f" {error.strerror or error} ({error.filename or each})."
+            ) from None
+        if data:
+            log.warning("the data directory was wiped", path=self.path)
 
     def _owner(self) -> str:
         """Return the id of the process that holds the lock, or an empty text."""

@@ -30,6 +30,7 @@ from pyxbroker.settings.names import ALIASES, STANDALONE_ALIASES
 from pyxbroker.settings.sources import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
+    from pyxbroker.cli.ready_file import ReadyFile
     from pyxbroker.roles.broker import ClusterBroker
     from pyxbroker.roles.standalone import Standalone
 
@@ -161,6 +162,11 @@ def add_options(parser: Parser, file: str, metadata: str) -> None:
         help="Any other setting; may be repeated.",
     )
     add(
+        "--ready-file",
+        metavar="FILE",
+        help="JSON with URLs, ports and process id, present while clients are served.",
+    )
+    add(
         "--log-level",
         type=str.upper,
         choices=LOG_LEVELS,
@@ -192,6 +198,15 @@ def load_settings(options: Namespace, *, is_cluster: bool = False) -> Config:
     return config
 
 
+def ready_file_of(options: Namespace, data_directory: Path | None = None) -> ReadyFile | None:
+    """Return the ready file that the options name, or None. Raises ConfigError."""
+    if options.ready_file is None:
+        return None
+    from pyxbroker.cli.ready_file import ReadyFile
+
+    return ReadyFile(Path(options.ready_file), data_directory)
+
+
 def _port(text: str) -> int:
     if not (text.isdecimal() and int(text) <= PORT_MAX):
         raise ArgumentTypeError(f"{text!r} is not a port; expected 0 to {PORT_MAX}.")
@@ -210,10 +225,13 @@ def _setting(pair: str) -> tuple[str, str]:
     return key, text
 
 
-def run(config: Config, start: Start, storage: StorageLine) -> None:
+def run(
+    config: Config, start: Start, storage: StorageLine, ready_file: ReadyFile | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM, then shut down cleanly. Raise StartError.
 
-    `start` gets a function that notes what it waits for.
+    `start` gets a function that notes what it waits for. `ready_file` exists while clients are
+    served.
     """
     # Most objects that a start creates stay in memory, so collecting garbage would free nothing.
     gc.disable()
@@ -221,7 +239,7 @@ def run(config: Config, start: Start, storage: StorageLine) -> None:
     import uvloop
 
     with _StartLog() as start_log:
-        uvloop.run(_serve(config, start, storage, start_log))
+        uvloop.run(_serve(config, start, storage, start_log, ready_file))
 
 
 class _StartLog:
@@ -255,7 +273,13 @@ class _StartLog:
                 log.info("the start is waiting", waits_for=self._step, seconds=seconds)
 
 
-async def _serve(config: Config, start: Start, storage: StorageLine, start_log: _StartLog) -> None:
+async def _serve(
+    config: Config,
+    start: Start,
+    storage: StorageLine,
+    start_log: _StartLog,
+    ready_file: ReadyFile | None,
+) -> None:
     stopping = _watch_signals()
     starting = asyncio.ensure_future(start(start_log.begin))
     await _first_of(starting, stopping)
@@ -273,16 +297,22 @@ async def _serve(config: Config, start: Start, storage: StorageLine, start_log: 
     service = starting.result()
     notify("READY=1")
     try:
-        await _serve_until_stopped(config, storage, service, stopping)
+        await _serve_until_stopped(config, storage, service, stopping, ready_file)
     finally:
         # Even after a failed shutdown: uvloop cannot close a loop that is watched.
         service.stop_watch()
 
 
 async def _serve_until_stopped(
-    config: Config, storage: StorageLine, service: Service, stopping: asyncio.Future[None]
+    config: Config,
+    storage: StorageLine,
+    service: Service,
+    stopping: asyncio.Future[None],
+    ready_file: ReadyFile | None,
 ) -> None:
     _print_banner(config, storage, service)
+    if ready_file is not None:
+        ready_file.write(service)
     await service.broker.import_late()
     Collector(asyncio.get_running_loop().call_soon_threadsafe)
     _keep_writing_counts()
@@ -290,6 +320,8 @@ async def _serve_until_stopped(
     await _first_of(failed, stopping)
     reason = failed.result() if failed.done() else None
     failed.cancel()
+    if ready_file is not None:
+        ready_file.remove()
     try:
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     except OSError as refused:

@@ -14,7 +14,19 @@ from pyxbroker.base.log import write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
-from pyxbroker.cli.serving import StartError, StorageLine, add_options, load_settings, run
+from pyxbroker.cli.launcher_options import (
+    add_launcher_options,
+    apply_launcher_options,
+    log_ignored_options,
+)
+from pyxbroker.cli.serving import (
+    StartError,
+    StorageLine,
+    add_options,
+    load_settings,
+    ready_file_of,
+    run,
+)
 from pyxbroker.settings.config import SCHEMA, Config
 
 if TYPE_CHECKING:
@@ -33,20 +45,29 @@ Examples:
   pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; see the banner
   pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
   pyxbroker standalone --set maxMessageSize=10485760
+  pyxbroker standalone --ready-file ready.json --broker-port 0 --web-port 0
   pyxbroker standalone --accept-loss                         # if a lost file has no backup
 """
 
 
 def command(arguments: Sequence[str]) -> None:
-    options = _parser().parse(arguments)
+    parser = _parser()
+    options = parser.parse(arguments)
+    apply_launcher_options(parser, options)
     try:
+        ready_file = ready_file_of(options, Path(options.data).absolute())
         config = load_settings(options)
+        log_ignored_options(options)
         if not options.data.strip():
             raise ConfigError("--data is empty: name the directory of messages and metadata.")
         directory = DataDirectory(Path(options.data), _named_by(options.config, config))
         try:
+            if options.wipe_data:
+                _check_wipe(config)
+                directory.wipe()
             data, accept_loss = directory.path, options.accept_loss
-            run(config, partial(_start, config, data, accept_loss), StorageLine("data", str(data)))
+            start = partial(_start, config, data, accept_loss)
+            run(config, start, StorageLine("data", str(data)), ready_file)
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
@@ -62,6 +83,16 @@ def _named_by(file: str | None, config: Config) -> Iterator[str]:
         value = getattr(config, key)
         if isinstance(value, str):
             yield from (each.strip().removeprefix("embedded:") for each in value.split(","))
+
+
+def _check_wipe(config: Config) -> None:
+    """Raise ConfigError if some of the data is not in the data directory."""
+    for key in ("metadataStoreUrl", "journalDirectories", "ledgerDirectories"):
+        if place := getattr(config, key):
+            raise ConfigError(
+                f"--wipe-data deletes only what is in --data, and {key} is {place}. Delete both"
+                " yourself, because each is useless without the other."
+            )
 
 
 def _parser() -> Parser:
@@ -83,6 +114,7 @@ def _parser() -> Parser:
         action="store_true",
         help="Start although files are missing; the log names the loss.",
     )
+    add_launcher_options(parser)
     return parser
 
 

@@ -80,7 +80,9 @@ class ClusterBroker:
             )
         # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
+        self.broker_port_tls = ports.broker_port_tls
         self.web_port = ports.web_port
+        self.web_port_tls = ports.web_port_tls
         self._member = ClusterMember(self.broker, self.metadata)
         self._web: WebServer | None = None
         self._loop_watch: parts.LoopWatch | None = None

@@ -40,7 +40,9 @@ class Standalone:
         self.storage_state = data.storage_state
         # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
+        self.broker_port_tls = ports.broker_port_tls
         self.web_port = ports.web_port
+        self.web_port_tls = ports.web_port_tls
         self.broker: Broker
         self._data = data
         self._ports = ports
