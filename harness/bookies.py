@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import reaper
 from harness.brokers import BrokerFailed, free_ports
 from harness.java_build import JavaProgram, tool
+from pyxbroker.testing import reaper
 
 SERVER = JavaProgram("apachebookies")
 START_TIMEOUT_S = 60

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from harness import reaper
+from pyxbroker.testing import reaper
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("pyxbroker", "pulsar-lite", "apache", "cluster")

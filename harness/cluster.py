@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness import reaper
 from harness.apache_broker import pulsar_command
 from harness.bookies import Bookie
 from harness.brokers import Broker, BrokerFailed, pyxbroker_command
@@ -27,6 +26,7 @@ from harness.clock import Clock
 from harness.java_build import tool
 from harness.network import Network
 from harness.small_disk import SmallDisk
+from pyxbroker.testing import reaper
 
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 ZOOKEEPER_PORT = 2181

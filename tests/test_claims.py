@@ -441,7 +441,9 @@ def test_files_that_a_page_names_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_series_that_a_page_names_are_defined(path: Path) -> None:
-    defined = " ".join(file.read_text() for file in (ROOT / "src/pyxbroker/stats").glob("*.py"))
+    # The names of pytest fixtures look like those of series.
+    rooms = (ROOT / "src/pyxbroker" / room for room in ("stats", "testing"))
+    defined = " ".join(file.read_text() for room in rooms for file in room.glob("*.py"))
     # tests/test_metric_names.py checks the missing series.
     text, _, _ = path.read_text().partition("## Missing series")
     named = re.findall(r"`((?:bookie|pulsar|pyxbroker|process)_\w+)`", text)

@@ -258,7 +258,7 @@ def expire(broker: Broker, monkeypatch: pytest.MonkeyPatch, later_s: float = 100
     """It is looked at what has expired, so much later."""
     with monkeypatch.context() as patch:
         now = time.time() + later_s
-        patch.setattr("pyxbroker.broker.commands.handshake.time.time", lambda: now)
+        patch.setattr("pyxbroker.broker.commands.handshake.wall_s", lambda: now)
         broker.node.turn.run(broker.handlers.check_credentials, list(broker.node.connections.live))
 
 

@@ -62,6 +62,8 @@ ARROWS: dict[str, set[str]] = {
     "client": {*GROUND, "road"},
     # What runs in Spark's workers: no part of a broker, but what a schema is.
     "spark": {*GROUND, "road", "schemas", "client"},
+    # Its brokers are processes: it knows only their command line.
+    "testing": set(),
     # Its tokens are looked at by the same code as a broker's.
     # It asks running brokers as a client does.
     "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark", "client"},

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import reaper
 from harness.brokers import free_ports
+
+from pyxbroker.testing import reaper
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 START_TIMEOUT_S = 30

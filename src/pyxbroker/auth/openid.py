@@ -7,7 +7,6 @@ The unverified content of a token only selects one of the allowed issuers, and o
 from __future__ import annotations
 
 import ssl
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
@@ -26,6 +25,7 @@ from pyxbroker.auth.claims import (
 from pyxbroker.auth.fetching import FetchLimits, split_url
 from pyxbroker.auth.issuer import ANSWER_BYTES_MAX, Issuer, IssuerLimits
 from pyxbroker.auth.provider import Identity
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
@@ -43,7 +43,7 @@ class OpenIdProvider:
     method = "token"
     of_certificate = False
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: Config, clock: Callable[[], float] = wall_s) -> None:
         if config.openIDFallbackDiscoveryMode != DISABLED:
             raise ConfigError(
                 f"openIDFallbackDiscoveryMode is {config.openIDFallbackDiscoveryMode!r}, and there"

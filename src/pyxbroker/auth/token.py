@@ -4,7 +4,6 @@ AuthenticationProviderToken).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from pyxbroker.auth.claims import (
 from pyxbroker.auth.provider import Identity
 from pyxbroker.auth.secrets import read_secret, secret_name
 from pyxbroker.auth.signing_keys import load_public_key, load_secret_key
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
 
@@ -30,7 +30,7 @@ class TokenProvider:
     method = "token"
     of_certificate = False
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: Config, clock: Callable[[], float] = wall_s) -> None:
         self._key, self._algorithms = _key_of(config)
         self._role_claim = config.tokenAuthClaim or "sub"
         self._audience_claim = config.tokenAudienceClaim

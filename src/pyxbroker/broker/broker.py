@@ -14,7 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -157,6 +157,25 @@ class CommandHandlers(Protocol):
     def watchers(self) -> Sequence[tuple[str, Watcher]]: ...
 
 
+class PeriodicWork:
+    """Work that a broker does at intervals. Only one call runs at a time."""
+
+    def __init__(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._what = what
+        self._work = work
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Do the work, after a call that is running. An exception is logged."""
+        async with self._lock:
+            try:
+                await self._work()
+            except MetadataError as error:
+                log.warning("a periodic task is postponed", what=self._what, error=error)
+            except Exception as error:
+                log.failure("a periodic task failed", error, what=self._what)
+
+
 class Broker:
     """Serves topics to the clients of its connections.
 
@@ -224,6 +243,7 @@ class Broker:
         self.producer_names = ProducerNames(config.clusterName, metadata)
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
+        self._work_by_age: list[PeriodicWork] = []
         self._time_search: asyncio.Task[None] | None = None  # reads times of backlogs
         self._settings_changed = asyncio.Event()  # replaced after each change
 
@@ -388,49 +408,44 @@ class Broker:
         self.is_ready = True
         config = self.config
         self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
-        if self.authentication is not None:
-            self.repeat(
-                "credentials", config.authenticationRefreshCheckSeconds, self._check_credentials
-            )
         self.repeat("rates", RATES_INTERVAL_S, self._note_rates)
-        self.repeat("ages", AGE_CHECK_INTERVAL_S, self._check_ages)
-        self.repeat(
-            "inactive topics",
-            lambda: config.brokerDeleteInactiveTopicsFrequencySeconds,
-            self._delete_inactive,
-        )
-        self.repeat(
+        by_age = partial(self.repeat, by_age=True)
+        if self.authentication is not None:
+            by_age("credentials", config.authenticationRefreshCheckSeconds, self._check_credentials)
+        by_age(
             "expired messages",
             config.messageExpiryCheckIntervalInMinutes * 60,
             self._expire_messages,
         )
-        self.repeat(
+        if config.backlogQuotaCheckEnabled:
+            by_age("backlog quotas", config.backlogQuotaCheckIntervalInSeconds, self._check_quotas)
+        by_age(
             "expired subscriptions",
             config.subscriptionExpiryCheckIntervalInMinutes * 60,
             self._expire_subscriptions,
         )
-        self.repeat(
-            "sequence ids",
-            config.brokerDeduplicationSnapshotFrequencyInSeconds,
-            self._store_sequence_ids,
+        by_age("ages", AGE_CHECK_INTERVAL_S, self._check_ages)
+        by_age(
+            "inactive topics",
+            lambda: config.brokerDeleteInactiveTopicsFrequencySeconds,
+            self._delete_inactive,
         )
-        self.repeat(
+        by_age(
             "inactive producers",
             config.brokerDeduplicationProducerInactivityTimeoutMinutes * 20,
             self._forget_producers,
         )
-        self.repeat(
+        by_age(
+            "sequence ids",
+            config.brokerDeduplicationSnapshotFrequencyInSeconds,
+            self._store_sequence_ids,
+        )
+        by_age(
             "compaction",
             config.brokerServiceCompactionMonitorIntervalInSeconds,
             self._compact,
         )
-        self.repeat("closed topics", SWEEP_INTERVAL_S, self._sweep)
-        if config.backlogQuotaCheckEnabled:
-            self.repeat(
-                "backlog quotas",
-                config.backlogQuotaCheckIntervalInSeconds,
-                self._check_quotas,
-            )
+        by_age("closed topics", SWEEP_INTERVAL_S, self._sweep)
 
     async def import_late(self) -> None:
         """Import what the first client needs, unless a client was faster."""
@@ -632,8 +647,10 @@ class Broker:
         what: str,
         interval_s: float | Callable[[], float],
         work: Callable[[], Awaitable[None]],
+        *,
+        by_age: bool = False,
     ) -> None:
-        """Call work at intervals until the broker stops.
+        """Call work at intervals until the broker stops, and if `by_age` when the clock is set.
 
         A callable interval is evaluated again when settings have changed. A number that is not
         positive means never.
@@ -642,26 +659,29 @@ class Broker:
         """
         if not callable(interval_s) and interval_s <= 0:
             return
-        repeating = self._repeat(what, interval_s, work)
+        periodic = PeriodicWork(what, work)
+        if by_age:
+            self._work_by_age.append(periodic)
+        repeating = self._repeat(periodic, interval_s)
         self._background.append(self.connections.loop.create_task(repeating))
 
     async def _repeat(
-        self,
-        what: str,
-        interval_s: float | Callable[[], float],
-        work: Callable[[], Awaitable[None]],
+        self, periodic: PeriodicWork, interval_s: float | Callable[[], float]
     ) -> None:
         while True:
             if callable(interval_s):
                 await self._pause(interval_s)
             else:
                 await asyncio.sleep(interval_s)
-            try:
-                await work()
-            except MetadataError as error:
-                log.warning("a periodic task is postponed", what=what, error=error)
-            except Exception as error:
-                log.failure("a periodic task failed", error, what=what)
+            await periodic.run()
+
+    async def on_clock_set(self) -> None:
+        """Do what is due by the clock (base/clock.py), which was set ahead."""
+        from pyxbroker.broker.dispatch.delayed import ClockWatch
+
+        ClockWatch.of(self.connections.loop).check()
+        for periodic in self._work_by_age:
+            await periodic.run()
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         loop = self.connections.loop

@@ -14,7 +14,7 @@ from pyxbroker.cli.serving import (
     StorageLine,
     add_options,
     load_settings,
-    ready_file_of,
+    observers_of,
     run,
 )
 from pyxbroker.settings.config import Config
@@ -39,10 +39,10 @@ def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     name_role("broker")
     try:
-        ready_file = ready_file_of(options)
+        observers = observers_of(options)
         config = load_settings(options, is_cluster=True)
         storage = StorageLine("metadata", config.metadataStoreUrl)
-        run(config, partial(_start, config), storage, ready_file)
+        run(config, partial(_start, config), storage, observers)
     except (ConfigError, StartError) as error:
         write_repeated(is_end=True)
         fail(str(error))

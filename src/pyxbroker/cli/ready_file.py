@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker import __version__
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.cli.serving import Observer
 
 if TYPE_CHECKING:
     from pyxbroker.cli.serving import Service
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 MODE = 0o644
 
 
-class ReadyFile:
+class ReadyFile(Observer):
     """A file that exists while the broker serves.
 
     Creating the object removes a file that a killed broker has left.
@@ -28,7 +29,7 @@ class ReadyFile:
         self._path = path.absolute()
         self._temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
-            self.remove()
+            self.on_stop()
             os.close(self._open_temporary())
             self._temporary.unlink()
         except OSError as error:
@@ -37,7 +38,7 @@ class ReadyFile:
                 " Choose another one with --ready-file."
             ) from None
 
-    def write(self, service: Service) -> None:
+    def on_ready(self, service: Service) -> None:
         """Write the file, so that a reader finds it complete or not at all. Raises OSError."""
         addresses = service.broker.addresses
         fields = {
@@ -57,7 +58,7 @@ class ReadyFile:
             file.write(f"{json.dumps(fields, indent=2)}\n")
         self._temporary.replace(self._path)
 
-    def remove(self) -> None:
+    def on_stop(self) -> None:
         """Delete the file. Raises OSError."""
         self._path.unlink(missing_ok=True)
 

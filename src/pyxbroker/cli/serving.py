@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ from pyxbroker.settings.names import ALIASES, STANDALONE_ALIASES
 from pyxbroker.settings.sources import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
-    from pyxbroker.cli.ready_file import ReadyFile
     from pyxbroker.roles.broker import ClusterBroker
     from pyxbroker.roles.standalone import Standalone
 
@@ -89,6 +88,19 @@ class StorageLine(NamedTuple):
 
     name: str
     place: str
+
+
+class Observer:
+    """An object that is notified when the process starts, serves clients, and begins to stop."""
+
+    def on_start(self) -> None:
+        """Do nothing. Called in the event loop before the start."""
+
+    def on_ready(self, service: Service) -> None:
+        """Do nothing. Called when clients are served."""
+
+    def on_stop(self) -> None:
+        """Do nothing. Called when the process begins to stop."""
 
 
 def _log_ignored(config: Config) -> None:
@@ -198,13 +210,13 @@ def load_settings(options: Namespace, *, is_cluster: bool = False) -> Config:
     return config
 
 
-def ready_file_of(options: Namespace, data_directory: Path | None = None) -> ReadyFile | None:
-    """Return the ready file that the options name, or None. Raises ConfigError."""
+def observers_of(options: Namespace, data_directory: Path | None = None) -> list[Observer]:
+    """Return the observers that the options name. Raises ConfigError."""
     if options.ready_file is None:
-        return None
+        return []
     from pyxbroker.cli.ready_file import ReadyFile
 
-    return ReadyFile(Path(options.ready_file), data_directory)
+    return [ReadyFile(Path(options.ready_file), data_directory)]
 
 
 def _port(text: str) -> int:
@@ -226,12 +238,11 @@ def _setting(pair: str) -> tuple[str, str]:
 
 
 def run(
-    config: Config, start: Start, storage: StorageLine, ready_file: ReadyFile | None = None
+    config: Config, start: Start, storage: StorageLine, observers: Sequence[Observer] = ()
 ) -> None:
     """Serve until SIGINT or SIGTERM, then shut down cleanly. Raise StartError.
 
-    `start` gets a function that notes what it waits for. `ready_file` exists while clients are
-    served.
+    `start` gets a function that notes what it waits for.
     """
     # Most objects that a start creates stay in memory, so collecting garbage would free nothing.
     gc.disable()
@@ -239,7 +250,7 @@ def run(
     import uvloop
 
     with _StartLog() as start_log:
-        uvloop.run(_serve(config, start, storage, start_log, ready_file))
+        uvloop.run(_serve(config, start, storage, start_log, observers))
 
 
 class _StartLog:
@@ -278,9 +289,11 @@ async def _serve(
     start: Start,
     storage: StorageLine,
     start_log: _StartLog,
-    ready_file: ReadyFile | None,
+    observers: Sequence[Observer],
 ) -> None:
     stopping = _watch_signals()
+    for observer in observers:
+        observer.on_start()
     starting = asyncio.ensure_future(start(start_log.begin))
     await _first_of(starting, stopping)
     stopped = time.monotonic()
@@ -297,7 +310,7 @@ async def _serve(
     service = starting.result()
     notify("READY=1")
     try:
-        await _serve_until_stopped(config, storage, service, stopping, ready_file)
+        await _serve_until_stopped(config, storage, service, stopping, observers)
     finally:
         # Even after a failed shutdown: uvloop cannot close a loop that is watched.
         service.stop_watch()
@@ -308,11 +321,11 @@ async def _serve_until_stopped(
     storage: StorageLine,
     service: Service,
     stopping: asyncio.Future[None],
-    ready_file: ReadyFile | None,
+    observers: Sequence[Observer],
 ) -> None:
     _print_banner(config, storage, service)
-    if ready_file is not None:
-        ready_file.write(service)
+    for observer in observers:
+        observer.on_ready(service)
     await service.broker.import_late()
     Collector(asyncio.get_running_loop().call_soon_threadsafe)
     _keep_writing_counts()
@@ -320,8 +333,8 @@ async def _serve_until_stopped(
     await _first_of(failed, stopping)
     reason = failed.result() if failed.done() else None
     failed.cancel()
-    if ready_file is not None:
-        ready_file.remove()
+    for observer in observers:
+        observer.on_stop()
     try:
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     except OSError as refused:

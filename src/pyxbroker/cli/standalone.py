@@ -5,6 +5,7 @@ Modules that the first message does not need are imported after the broker's por
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,11 +21,12 @@ from pyxbroker.cli.launcher_options import (
     log_ignored_options,
 )
 from pyxbroker.cli.serving import (
+    Observer,
     StartError,
     StorageLine,
     add_options,
     load_settings,
-    ready_file_of,
+    observers_of,
     run,
 )
 from pyxbroker.settings.config import SCHEMA, Config
@@ -55,7 +57,9 @@ def command(arguments: Sequence[str]) -> None:
     options = parser.parse(arguments)
     apply_launcher_options(parser, options)
     try:
-        ready_file = ready_file_of(options, Path(options.data).absolute())
+        observers = observers_of(options, Path(options.data).absolute())
+        if options.test_control is not None:
+            observers.append(options.test_control)
         config = load_settings(options)
         log_ignored_options(options)
         if not options.data.strip():
@@ -67,7 +71,7 @@ def command(arguments: Sequence[str]) -> None:
                 directory.wipe()
             data, accept_loss = directory.path, options.accept_loss
             start = partial(_start, config, data, accept_loss)
-            run(config, start, StorageLine("data", str(data)), ready_file)
+            run(config, start, StorageLine("data", str(data)), observers)
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
@@ -114,8 +118,15 @@ def _parser() -> Parser:
         action="store_true",
         help="Start although files are missing; the log names the loss.",
     )
+    add("--test-control", type=_control, help=SUPPRESS)  # see cli/control.py
     add_launcher_options(parser)
     return parser
+
+
+def _control(text: str) -> Observer:
+    from pyxbroker.cli.control import Control
+
+    return Control.of_option(text)
 
 
 async def _start(

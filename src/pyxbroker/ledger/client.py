@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 from pyxbroker.add_stats import PublishLatency
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
@@ -119,7 +119,7 @@ class LedgerClient:
         self.add_timeout_s = add_timeout_s
         self.cursor_pace = Pace()  # of cursor writes in the background
         self.publish_latency = publish_latency or PublishLatency()
-        self.started_ms = int(time.time() * 1000)
+        self.started_ms = int(wall_s() * 1000)
         # Errors of managed ledgers, by their namespace with the domain.
         self.add_errors: Counter[str] = Counter()
         self.read_errors: Counter[str] = Counter()
@@ -334,7 +334,7 @@ class LedgerClient:
             digest_type=protection.digest_type,
             password=protection.password,
             custom_metadata={"application": b"pulsar", **custom, **self.custom_metadata},
-            ctime_ms=int(time.time() * 1000),
+            ctime_ms=int(wall_s() * 1000),
             c_token=self._metadata.new_token(),
         )
 

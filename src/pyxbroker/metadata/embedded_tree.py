@@ -6,11 +6,11 @@ All methods block and run in the store's thread (metadata/embedded.py, which des
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
@@ -400,4 +400,4 @@ def copy_of(error: MetadataError) -> MetadataError:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return int(wall_s() * 1000)

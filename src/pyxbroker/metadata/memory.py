@@ -8,10 +8,10 @@ a private tree.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyxbroker.base.clock import wall_s
 from pyxbroker.metadata.store import (
     ANY_VERSION,
     GetResult,
@@ -63,7 +63,7 @@ _trees: dict[str, _Tree] = {}
 class MemoryStore(MetadataStore):
     """One session on a tree in memory. `clock` gives seconds since 1970."""
 
-    def __init__(self, name: str = "", *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = wall_s) -> None:
         super().__init__()
         self._tree = _trees.setdefault(name, _Tree()) if name else _Tree()
         self._clock = clock

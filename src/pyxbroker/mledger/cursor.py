@@ -13,12 +13,12 @@ position_held_s after they arrived. persist() returns a future that resolves onc
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.entry import AckRun, Position
@@ -79,8 +79,8 @@ class Cursor:
         self.acks = AckSet(*mark_delete, tracked=durable)
         self.properties: dict[str, str] = {}  # of the subscription
         self.position_properties: dict[str, int] = {}
-        self.last_active_ms = int(time.time() * 1000)  # time of the last use
-        self._ledger_since_s = time.time()  # when its current ledger was begun
+        self.last_active_ms = int(wall_s() * 1000)  # time of the last use
+        self._ledger_since_s = wall_s()  # when its current ledger was begun
         self.version = MUST_NOT_EXIST
         self.node_hash = 0  # of the node's value
         self.ledger_id = NO_LEDGER  # in the node
@@ -439,7 +439,7 @@ class Cursor:
             log.warning("a cursor's ledger was taken over before it was in use", cursor=self.name)
             unused.append(ledger.ledger_id)
         self._ledger = ledger
-        self._ledger_since_s = time.time()
+        self._ledger_since_s = wall_s()
         for each in unused:
             await self._delete_ledger(each)
 

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import NO_ADDS, AddStats
+from pyxbroker.base.clock import age_s, wall_s
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.run_to_completion import run_to_completion
 from pyxbroker.base.slices import in_slices
@@ -357,7 +358,7 @@ class ManagedLedger:
         """The time in s since 1970 when the current ledger was begun; 0 before the first one."""
         if not self._current_since:
             return 0.0
-        return time.time() - (time.monotonic() - self._current_since)
+        return wall_s() - (age_s() - self._current_since)
 
     @property
     def watcher_count(self) -> int:
@@ -525,7 +526,7 @@ class ManagedLedger:
     # --- ledgers are added and removed --------------------------------------------------------
 
     def _roll_over_if_due(self) -> None:
-        if time.monotonic() - self._current_since >= self.limits.rollover_min_s:
+        if age_s() - self._current_since >= self.limits.rollover_min_s:
             self.roll_over()
 
     def roll_over(self) -> None:
@@ -543,7 +544,7 @@ class ManagedLedger:
 
     def check_age(self) -> None:
         """Close a current ledger that is too old, and trim. Called periodically."""
-        age = time.monotonic() - self._current_since
+        age = age_s() - self._current_since
         if self.state is State.OPEN and self.current is not None:
             full = self.current.pending.next >= self.limits.entries_per_ledger_max or (
                 self.current.length >= self.limits.bytes_per_ledger_max
@@ -632,7 +633,7 @@ class ManagedLedger:
         info = self.ledgers[handle.ledger_id]
         info.entries = handle.last_add_confirmed + 1
         info.size = handle.length
-        info.timestamp_ms = int(time.time() * 1000)
+        info.timestamp_ms = int(wall_s() * 1000)
         return info
 
     async def create(self) -> bool:
@@ -679,7 +680,7 @@ class ManagedLedger:
             raise self._failure
         self.current = handle
         self._readers[handle.ledger_id] = handle
-        self._current_since = time.monotonic()
+        self._current_since = age_s()
         self.state = State.OPEN
         while self._waiting and self.state is State.OPEN:
             run = self._waiting.popleft()

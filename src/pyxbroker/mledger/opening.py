@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.url_encoding import decode
@@ -169,7 +169,7 @@ async def _recover_last_ledger(
     info.entries = last_entry + 1
     info.size = length
     if may_write:
-        info.timestamp_ms = int(time.time() * 1000)
+        info.timestamp_ms = int(wall_s() * 1000)
     if info.entries == 0:
         del managed_ledger.ledgers[last_id]
         if may_write:

@@ -6,8 +6,7 @@ opened for writing again. Mirrors ManagedLedgerImpl.asyncTerminate.
 
 from __future__ import annotations
 
-import time
-
+from pyxbroker.base.clock import wall_s
 from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
@@ -45,7 +44,7 @@ async def _terminate(managed_ledger: ManagedLedger) -> None:
         info = managed_ledger.ledgers[handle.ledger_id]
         info.entries = handle.last_add_confirmed + 1
         info.size = handle.length
-        info.timestamp_ms = int(time.time() * 1000)
+        info.timestamp_ms = int(wall_s() * 1000)
         managed_ledger.terminated_position = managed_ledger.last_confirmed
         managed_ledger.stored_end = managed_ledger.terminated_position
         await managed_ledger.write_info()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pyxbroker.base.clock import wall_s
 from pyxbroker.entry import Position
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def victims(managed_ledger: TrimmedLedger, closed: Sequence[int]) -> list[int]:
     slowest = _slowest(managed_ledger)
     found: list[int] = []
     kept_bytes = managed_ledger.size
-    now_ms = time.time() * 1000
+    now_ms = wall_s() * 1000
     for ledger_id in closed:
         info = managed_ledger.ledgers[ledger_id]
         kept_bytes -= info.size
@@ -67,7 +67,7 @@ def victims(managed_ledger: TrimmedLedger, closed: Sequence[int]) -> list[int]:
 def _is_retained_now(managed_ledger: TrimmedLedger, oldest: int) -> bool:
     """Return True if retention covers the oldest ledger."""
     info = managed_ledger.ledgers[oldest]
-    age_ms = time.time() * 1000 - info.timestamp_ms
+    age_ms = wall_s() * 1000 - info.timestamp_ms
     return _is_retained(managed_ledger.limits, age_ms, managed_ledger.size - info.size)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +25,7 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.auth.authorization import PRODUCE_TO_TOPIC
 from pyxbroker.base import limits
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.json_weight import TOKENS_MAX, parse_light
@@ -352,7 +352,7 @@ async def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
     """Return a message as a stored entry. Raises Refused."""
     from pyxbroker.proto import PulsarApi as pb
 
-    now_ms = int(time.time() * 1000)
+    now_ms = int(wall_s() * 1000)
     metadata = pb.MessageMetadata(
         producer_name=producer,
         sequence_id=_number(message, "sequenceId", 0),

@@ -8,7 +8,6 @@ refused client learns no reason; the log has it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.auth.audit import DENIED
 from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.auth.provider import CLIENT_ADDRESS, joined
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -282,7 +282,7 @@ class Handshake:
         """Ask clients with expired credentials for new ones. Close clients that cannot refresh
         them, have not answered before, or whose proxy's credentials have expired.
         """
-        now = time.time()
+        now = wall_s()
         for connection in live:
             login = connection.session.login
             if connection.closed or login is None:

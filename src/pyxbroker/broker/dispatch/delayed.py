@@ -10,11 +10,11 @@ clock is set. One watch per event loop detects this for all subscriptions.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, proxy
 
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.log import get_logger
 from pyxbroker.delayed_index import DelayedIndex, held_bytes
 
@@ -41,7 +41,7 @@ class ClockWatch:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.clock: Callable[[], float] = time.time
+        self.clock: Callable[[], float] = wall_s
         self._loop = proxy(loop)  # a proxy: the loop owns the watch
         self._waiting: dict[DelayedDelivery, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -60,22 +60,26 @@ class ClockWatch:
         self._waiting[delivery] = None
         if self._timer is None:
             self._offset = self.clock() - self._loop.time()
-            self._timer = self._loop.call_later(WATCH_S, self._check)
+            self._timer = self._loop.call_later(WATCH_S, self._on_timer)
 
     def remove(self, delivery: DelayedDelivery) -> None:
         self._waiting.pop(delivery, None)
 
-    def _check(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if not self._waiting:
             return
+        self.check()
+        if self._waiting:
+            self._timer = self._loop.call_later(WATCH_S, self._on_timer)
+
+    def check(self) -> None:
+        """Notify the deliveries if the clock was set."""
         offset = self.clock() - self._loop.time()
         if abs(offset - self._offset) >= SET_S_MIN:
             self._offset = offset
             for delivery in list(self._waiting):
                 delivery.on_clock_set()
-        if self._waiting:
-            self._timer = self._loop.call_later(WATCH_S, self._check)
 
 
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, ClockWatch] = WeakKeyDictionary()

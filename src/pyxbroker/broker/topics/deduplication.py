@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from pyxbroker.base.clock import age_s
 from pyxbroker.base.errors import PersistenceError, PulsarError
 from pyxbroker.base.limits import PRODUCER_BYTES_MAX
 from pyxbroker.base.log import get_logger
@@ -91,7 +92,7 @@ class Deduplication:
         self._cursor: Cursor | None = None
         self._ledger_id, self._entry_id = NOWHERE  # see _position
         self._snapshot_at = NOWHERE
-        self._snapshot_s = topic.loop.time()  # time of the last snapshot
+        self._snapshot_s = age_s()  # time of the last snapshot
         self._entries = 0  # since the last snapshot
         self._entries_due = limits.entries_interval  # entries after which the next one is due
         self._begun_s = -math.inf  # time of the last snapshot that entries triggered
@@ -218,7 +219,7 @@ class Deduplication:
         ids = self._ids.get(name)
         if ids is None:
             ids = self._ids[name] = SequenceIds()
-            ids.last_seen = self._topic.loop.time()
+            ids.last_seen = age_s()
             if len(self._ids) > self._limits.producers_max:
                 self._forget_one()
         return ids
@@ -280,7 +281,7 @@ class Deduplication:
         """Move the name of a producer that has disconnected to the end: it is forgotten last."""
         ids = self._ids.pop(name, None)
         if ids is not None:
-            ids.last_seen = self._topic.loop.time()
+            ids.last_seen = age_s()
             self._ids[name] = ids
 
     def is_undecided(self, producer: Producer) -> bool:
@@ -334,14 +335,14 @@ class Deduplication:
     async def snapshot_if_due(self) -> None:
         """Take a snapshot if one is due. The broker calls this at intervals."""
         interval_s = self._topic.policies.deduplication_snapshot_s
-        is_due = interval_s > 0 and self._topic.loop.time() - self._snapshot_s >= interval_s
+        is_due = interval_s > 0 and age_s() - self._snapshot_s >= interval_s
         if is_due and self._position > self._snapshot_at:
             self.begin_snapshot()
         await self.settle()
 
     async def forget_inactive(self) -> None:
         """Forget names that no producer has used for long. The broker calls this at intervals."""
-        now = self._topic.loop.time()
+        now = age_s()
         names = list(self._ids)
         is_less = False
         for number, name in enumerate(names, start=1):
@@ -383,7 +384,7 @@ class Deduplication:
             cursor.kept_after = cursor.acks.mark_delete
         cursor.put_state(self._position, self._ids_to_store())
         self._snapshot_at = self._position
-        self._snapshot_s = self._topic.loop.time()
+        self._snapshot_s = age_s()
         self._entries = 0
         self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 

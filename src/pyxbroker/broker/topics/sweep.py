@@ -21,6 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.bundles import Bundle, hash_of
+from pyxbroker.base.clock import wall_s
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import in_slices
@@ -94,7 +95,7 @@ class Sweep:
         self._closed: dict[str, set[TopicName]] = {}  # closed since the last check, by namespace
         self._work_since = 0.0  # CPU time of the loop at the last pause
         self._since = 0.0  # time of the last pause
-        self.wall_clock = time.time
+        self.wall_clock = wall_s
         self.bundles: Callable[[str], Awaitable[tuple[Bundle, ...]]] | None = None
         """A function that returns the bundles of a namespace that this broker checks; None: all."""
         registry.on_closed.append(self._on_closed)

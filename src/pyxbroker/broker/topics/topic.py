@@ -6,7 +6,6 @@ persistent.py and non_persistent.py have the two kinds of topic.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker.add_stats import NO_ADDS
+from pyxbroker.base.clock import age_s, wall_s
 from pyxbroker.base.errors import (
     ConsumerBusy,
     MetadataStoreError,
@@ -130,13 +130,13 @@ class Topic:
         self.policies = policies
         self.unacked_in_broker = unacked_in_broker  # None: no limit
         self.broker_limits = broker_limits
-        self.wall_clock: Callable[[], float] = time.time  # s since the epoch
+        self.wall_clock: Callable[[], float] = wall_s  # s since the epoch
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.consumer_count = 0  # of all subscriptions, which update it
         self.fenced = False  # closing, or its log failed: clients have to look it up again
-        self._last_active = self.loop.time()  # when a client was last seen to use it
+        self._last_active = age_s()  # when a client was last seen to use it
         self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
         self._past_msg_in = 0  # of producers that have left
         self._past_bytes_in = 0
@@ -281,7 +281,7 @@ class Topic:
 
     def on_used(self) -> None:
         """Restart the time of inactivity, since a client has left the topic."""
-        self._last_active = self.loop.time()
+        self._last_active = age_s()
 
     def _count_past(self, producer: Producer) -> None:
         self._past_msg_in += producer.msg_in
@@ -783,15 +783,15 @@ class Topic:
     def is_inactive(self, policies: Policies) -> bool:
         """Return True if no client has used the topic for so long that it may be deleted."""
         if self._is_used(policies.inactive_topics.mode):
-            self._last_active = self.loop.time()
+            self._last_active = age_s()
             return False
-        since = self.loop.time() - self._last_active
+        since = age_s() - self._last_active
         is_retained = self.name.is_persistent and not 0 <= policies.retention.time_s <= since
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
 
     def idle_since(self, when_s: float) -> None:
         """Set the time of the last use, by the wall clock, of a topic that was closed since."""
-        self._last_active = self.loop.time() - max(self.wall_clock() - when_s, 0.0)
+        self._last_active = age_s() - max(self.wall_clock() - when_s, 0.0)
 
     @property
     def is_in_use(self) -> bool:
