@@ -100,6 +100,25 @@ def test_the_log_of_a_failed_test_is_reported_and_its_files_stay(project: Path) 
     assert (Path(found[1]) / "data" / "metadata").is_dir()
 
 
+def test_a_test_may_leave_its_broker_killed_or_paused(project: Path) -> None:
+    (project / "test_ends.py").write_text(
+        """
+import pytest
+from pyxbroker.testing import factories
+
+own = factories.pulsar_proc(scope="function")
+namespace = factories.pulsar_namespace("own")
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_ends(own, namespace, how):
+    getattr(own, how)()
+"""
+    )
+    finished = run_pytest(project)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert left_in(project) == []
+
+
 def test_options_settings_and_the_ini_file(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\npulsar_settings =\n  clusterName = east\n")
     (project / "test_settings.py").write_text(

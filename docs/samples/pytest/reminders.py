@@ -43,3 +43,8 @@ class Reminders:
             else:
                 self._consumer.acknowledge(message)
                 count += 1
+
+    def close(self) -> None:
+        """Stop to receive reminders. Those that were not delivered stay in the topic."""
+        self._consumer.close()
+        self._producer.close()

@@ -126,8 +126,12 @@ def pulsar_namespace(
         name = f"{tenant}/test-{worker}-{os.urandom(6).hex()}"
         create_namespace(found.admin_url, name, dict(policies) if policies else None)
         yield Namespace(name, found)
-        if not (isinstance(found, Broker) and item.stash.get(HAS_FAILED, False)):
-            delete_namespace(found.admin_url, name)
+        if isinstance(found, Broker):
+            # A failed test leaves its messages in the files, and a test may have killed its broker.
+            if item.stash.get(HAS_FAILED, False) or not found.is_running:
+                return
+            found.resume()
+        delete_namespace(found.admin_url, name)
 
     return pulsar_namespace
 
@@ -140,8 +144,9 @@ def report_failure(item: pytest.Item, report: pytest.TestReport) -> None:
     used = {open_brokers[name] for name in names if name in open_brokers}
     used |= {each for each in item.stash.get(USED, ()) if isinstance(each, Broker)}
     for broker in used:
-        broker.keeps_files = True
-        report.sections.append((f"pyxbroker {report.when}", broker.report()))
+        if broker.directory.exists():
+            broker.keeps_files = True
+            report.sections.append((f"pyxbroker {report.when}", broker.report()))
 
 
 def _option(config: pytest.Config, name: str) -> str | None:

@@ -167,6 +167,11 @@ class Broker:
     # --- while it runs ------------------------------------------------------------------------
 
     @property
+    def is_running(self) -> bool:
+        """True from a start until a stop or a kill, and while the broker is paused."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         """The id of the process. Raises BrokerFailed if it has ended."""
         if self._process is None:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 
 from pyxbroker.testing import factories
 
-# A broker for each test that kills it or sets its clock ahead: others share `pulsar_proc`.
+# A broker for each test that kills it or sets its clock ahead. Other tests share `pulsar_proc`.
 own_broker = factories.pulsar_proc(scope="function")
 own_namespace = factories.pulsar_namespace("own_broker")
-
-# A namespace with policies.
 brief_namespace = factories.pulsar_namespace("own_broker", policies={"message_ttl_in_seconds": 60})
 
-
-@pytest.fixture
-def client(pulsar_namespace: factories.Namespace) -> Iterator[pulsar.Client]:
-    """A client of the shared broker, or of the one that --pulsar-url names."""
-    one = new_client(pulsar_namespace)
-    yield one
-    one.close()
+Connect = Callable[[factories.Namespace], pulsar.Client]
 
 
 @pytest.fixture
-def own_client(own_broker: object, own_namespace: factories.Namespace) -> Iterator[pulsar.Client]:
-    """A client of the test's own broker."""
-    one = new_client(own_namespace)
-    yield one
-    one.close()
+def connect() -> Iterator[Connect]:
+    """A function that opens clients, which are closed after the test."""
+    clients: list[pulsar.Client] = []
 
+    def open_client(namespace: factories.Namespace) -> pulsar.Client:
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        clients.append(pulsar.Client(namespace.service_url, logger=quiet))
+        return clients[-1]
 
-def new_client(namespace: factories.Namespace) -> pulsar.Client:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    return pulsar.Client(namespace.service_url, logger=quiet)
+    yield open_client
+    for client in clients:
+        client.close()
