@@ -99,7 +99,7 @@ most: dev
 .PHONY: parts
 parts: ARGS = --seed $(SEED)
 parts: READY = 10
-parts: fuzz asanshort torture tsanshort native lint benchshort
+parts: fuzz asanshort torture tsanshort native lint benchshort site
 
 .PHONY: quicktest
 quicktest: dev ## unit tests that start no process and take no time, one to two minutes
@@ -257,8 +257,22 @@ tidy: dev ## the house rules: arrows between the rooms, codes, words; and a list
 	$(PYTEST) tests/test_tidy.py tests/test_native_arrows.py
 	@$(PY) tests/sizes.py
 
+$(VENV)/.docs: pyproject.toml | $(VENV)/.installed
+	@echo 'pyxbroker: the builder of the site, from PyPI'
+	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
+	    --no-build-isolation -e '.[docs]'
+	@touch $@
+
 .PHONY: docs
-docs: build ## write the pages and files that come from tables: settings, policies, REST
+docs: pages site ## write the pages that come from tables, then the site of all pages in build/site
+
+# A link that leads nowhere, or a page without a place in the navigation, is an error.
+.PHONY: site
+site: $(VENV)/.docs ## the site of docs/ in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: pages
+pages: build ## write the pages and files that come from tables: settings, policies, REST
 	@mkdir -p conf
 	$(BIN)/pyxbroker config --markdown > docs/configuration.md
 	$(BIN)/pyxbroker config --sample > conf/standalone.conf
@@ -277,7 +291,7 @@ wheel: dev ## sdist, and wheels of all platforms and Pythons, in dist/ (ARGS='--
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)
 	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin src/pyxbroker/commit.txt
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev $(VENV)/.spark
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev $(VENV)/.spark $(VENV)/.docs
 	find src spark tests compat_tests torture bench harness -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help

@@ -1,4 +1,4 @@
-"""The dashboard of docs/grafana: each of its queries finds what a real Prometheus has scraped."""
+"""The dashboard and the alert rules of docs/grafana find what a real Prometheus has scraped."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ MESSAGES = 50
 # What Grafana puts in the place of variables when everything is chosen.
 VALUES = {"cluster": ".*", "namespace": ".*", "topic": ".*", "__rate_interval": "10s"}
 WAIT_S = 90.0
+# Series that exist when something is wrong.
+ABSENT = ("pyxbroker_subscription_stopped_by_damage", "pyxbroker_defects_total")
 
 
 def panels() -> list[dict[str, Any]]:
@@ -132,6 +134,26 @@ def test_each_query_of_the_dashboard_has_data(scraped: Scraped) -> None:
         return not waiting
 
     until(all_have, lambda: waiting)
+
+
+def test_each_alert_rule_has_data(scraped: Scraped) -> None:
+    text = (ROOT / "docs" / "grafana" / "alerts.yml").read_text()
+    rules = re.findall(r"- alert: (\w+)\n(?: +#.*\n)* +expr: (.+)\n", text)
+    assert len(rules) == text.count("- alert:")
+    page = (ROOT / "docs" / "sizing.md").read_text()
+    assert re.findall(r"^\| `(Pyx\w+)` \|", page, re.MULTILINE) == [name for name, _ in rules]
+    for _, rule in rules:
+        # The series alone: the condition holds in no test.
+        expression = re.split(r" (?:==|<|>) ", rule)[0].replace('job="pyxbroker"', 'job="broker"')
+        if not any(name in rule for name in ABSENT):
+            until(partial(has_any_data, scraped, expression), partial(str, expression))
+        else:
+            assert scraped.values(rule) == []  # Prometheus understands it, and nothing is wrong
+
+
+def has_any_data(scraped: Scraped, expression: str) -> bool:
+    scraped.use()
+    return has_data(scraped.values(expression))
 
 
 def has_data(values: list[float]) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from harness import page_blocks as page_code
 
 from pyxbroker.base import limits, log_limits
 from pyxbroker.bookie import space
@@ -198,7 +199,7 @@ def blocks_of(text: str, page: str) -> Iterator[Block]:
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         words = line.strip()
         is_fence = words.startswith("```")
-        is_code = is_fenced or is_fence or (line.startswith("    ") and not lines)
+        is_code = is_fenced or is_fence
         is_fenced ^= is_fence
         is_heading = words.startswith("#") and not is_code
         is_end = is_code or is_heading or not words or words.startswith("<!--")
@@ -405,9 +406,9 @@ def trouble_of(reference: str) -> str | None:
 
 
 def code_lines_of(path: Path) -> Iterator[str]:
-    """Lines of a page that stand alone as code."""
-    for line in path.read_text().splitlines():
-        if line.startswith("    "):
+    """The lines of a page's blocks of code."""
+    for block in page_code.blocks_of(path):
+        for line in block.text.splitlines():
             yield line.strip().partition("#")[0].strip()
 
 
@@ -439,6 +440,19 @@ def test_files_that_a_page_names_exist(path: Path) -> None:
     assert not missing, "\n" + "\n".join(missing)
 
 
+@cache
+def source_text() -> str:
+    """The text of the broker's modules, with the parts of a divided string put together."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.pyx")]
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(file.read_text() for file in files))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_log_lines_that_a_page_quotes_are_written(path: Path) -> None:
+    quoted = set(re.findall(r'event="([^"]+)"', " ".join(path.read_text().split())))
+    assert [event for event in sorted(quoted) if f'"{event}"' not in source_text()] == []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_series_that_a_page_names_are_defined(path: Path) -> None:
     # The names of pytest fixtures look like those of series.
@@ -465,7 +479,7 @@ def test_written_promises_are_still_there() -> None:
 def test_sentences_and_promises_are_found() -> None:
     page = (
         "# Never\n\nFirst: it never fails.[^a] It is `never.` so. (Always\nso.) Fine.\n"
-        "- Every one\n  waits.\n\n| at most | 3 |\n|---|---|\n```\nnever\n```\n    never\n"
+        "- Every one\n  waits.\n\n| at most | 3 |\n|---|---|\n```\nnever\n```\n"
         "[^a]: never `make test`\n"
     )
     found = [each for block in blocks_of(page, "p") for each in promises_of(block)]
