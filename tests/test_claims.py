@@ -1,9 +1,10 @@
 """What docs/ promises has a test or a command beside it, and what is beside it exists.
 
 A sentence with one of the words of PROMISE says how the broker behaves whatever happens, so it
-carries a reference: a footnote (`[^name]`, explained at the end of its page) or a test or command
-in backticks of its own. A row of a table counts as a sentence. A table of figures has the command
-that makes it in the paragraph before or behind it, or in its own heading.
+carries a reference: an entry of the appendix "Evidence" at the end of its page, which quotes some
+words of it and names tests or commands, or a test or command in backticks of its own. A row of a
+table counts as a sentence. A table of figures has the command that makes it in the paragraph before
+or behind it, or in its own heading. Prose has no footnotes.
 """
 
 from __future__ import annotations
@@ -157,9 +158,12 @@ NUMBERS: list[tuple[str, object, object, str]] = [
 ]
 
 CODE_SPAN = re.compile(r"`([^`]+)`")
-FOOTNOTE = re.compile(r"\[\^([\w-]+)\](?!:)")
-DEFINITION = re.compile(r"\[\^([\w-]+)\]: ")
-SENTENCE_END = re.compile(r"(?<=[.!?])(?:\[\^[\w-]+\]|[)*\"])*\s+(?=[A-Z`*\"(\[])")
+FOOTNOTE = re.compile(r"\[\^[\w-]+\]")
+APPENDIX = "Evidence"
+QUOTE = r'"(?:`[^`]*`|[^"`])*"'
+ENTRY = re.compile(rf"- ({QUOTE}(?:, {QUOTE})*): (.+)")
+GROUP = re.compile(r"\*\*(.+)\*\*")
+SENTENCE_END = re.compile(r"(?<=[.!?])[)*\"]*\s+(?=[A-Z`*\"(\[])")
 FIGURE = re.compile(r"[~<]?\d[\d.,]*\b")
 
 # What a reference looks like: a file of tests or a function of it, a module's command line, a verb
@@ -173,22 +177,34 @@ REFERENCES = (TEST, MODULE, VERB, TOOL, NAMED_TEST)
 
 
 class Block(NamedTuple):
-    """A paragraph, an item of a list, a row of a table, or what a footnote says."""
+    """A paragraph, an item of a list, or a row of a table."""
 
     page: str
     line: int
     text: str
+    section: str = ""
+    """The heading above it."""
 
     @property
     def is_row(self) -> bool:
         return self.text.startswith("|")
 
     @property
-    def is_footnote(self) -> bool:
-        return DEFINITION.match(self.text) is not None
+    def is_evidence(self) -> bool:
+        return self.section == APPENDIX
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
+
+
+class Entry(NamedTuple):
+    """An entry of an appendix."""
+
+    section: str
+    """The section that it is about."""
+    quotes: list[str]
+    text: str
+    """The tests and commands."""
 
 
 def blocks_of(text: str, page: str) -> Iterator[Block]:
@@ -196,6 +212,7 @@ def blocks_of(text: str, page: str) -> Iterator[Block]:
     lines: list[str] = []
     begin = 0
     is_fenced = False
+    section = ""
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         words = line.strip()
         is_fence = words.startswith("```")
@@ -203,11 +220,12 @@ def blocks_of(text: str, page: str) -> Iterator[Block]:
         is_fenced ^= is_fence
         is_heading = words.startswith("#") and not is_code
         is_end = is_code or is_heading or not words or words.startswith("<!--")
-        if lines and (is_end or re.match(r"[-*] |\d+\. |\||\[\^", words)):
-            yield Block(page, begin, " ".join(lines))
+        if lines and (is_end or re.match(r"[-*] |\d+\. |\|", words)):
+            yield Block(page, begin, " ".join(lines), section)
             lines.clear()
         if is_heading:
-            yield Block(page, number, "")
+            section = words.lstrip("# ")
+            yield Block(page, number, "", section)
         if not is_end:
             begin = begin if lines else number
             lines.append(words)
@@ -227,7 +245,7 @@ def sentences_of(block: Block) -> list[str]:
 
 def promises_of(block: Block) -> list[str]:
     """The sentences of a block that promise something."""
-    if block.is_footnote or NOT_BUILT in block.text:
+    if block.is_evidence or NOT_BUILT in block.text:
         return []
     return [each for each in sentences_of(block) if PROMISE.search(code_as_x(each))]
 
@@ -237,14 +255,37 @@ def page_blocks(path: Path) -> list[Block]:
     return list(blocks_of(path.read_text(), path.name))
 
 
+def plain(text: str) -> str:
+    """A text as its readers see it: without emphasis and the targets of links."""
+    parts = re.split(r"(`[^`]+`)", text)
+    parts[::2] = [part.replace("*", "") for part in parts[::2]]
+    return " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", "".join(parts)).split())
+
+
 @cache
-def footnotes_of(path: Path) -> dict[str, str]:
-    found = {}
+def evidence_of(path: Path) -> list[Entry]:
+    """The entries of a page's appendix, each below the name of the section that it is about."""
+    found = []
+    section = ""
     for block in page_blocks(path):
-        if defined := DEFINITION.match(block.text):
-            assert defined[1] not in found, f"{block}: {defined[1]} is there twice"
-            found[defined[1]] = block.text[defined.end() :]
+        if block.is_evidence and (group := GROUP.fullmatch(block.text)):
+            section = group[1]
+        elif block.is_evidence and block.text.startswith("- "):
+            entry = ENTRY.fullmatch(block.text)
+            assert entry, f"{block}: no entry: {block.text}"
+            quotes = [quote[1:-1] for quote in re.findall(QUOTE, entry[1])]
+            found.append(Entry(section, quotes, entry[2]))
     return found
+
+
+def entries_about(text: str, section: str, path: Path) -> list[Entry]:
+    """The entries of the appendix that quote a part of a text of a section."""
+    words = plain(text)
+    return [
+        entry
+        for entry in evidence_of(path)
+        if entry.section == section and any(quote in words for quote in entry.quotes)
+    ]
 
 
 def references_of(text: str) -> list[str]:
@@ -253,10 +294,10 @@ def references_of(text: str) -> list[str]:
     return [span for span in spans if any(kind.fullmatch(span) for kind in REFERENCES)]
 
 
-def is_shown(sentence: str, heads: dict[str, str], path: Path) -> bool:
+def is_shown(sentence: str, section: str, heads: dict[str, list[str]], path: Path) -> bool:
     """Whether a promise has a test or a command beside it, or at the head of its table."""
-    around = sentence + heads.get(sentence, "")
-    if references_of(around) or FOOTNOTE.search(code_as_x(around)):
+    around = [sentence, *heads.get(sentence, [])]
+    if any(references_of(text) or entries_about(text, section, path) for text in around):
         return True
     shown = WRITTEN.get(path.name, {})
     first_code = CODE_SPAN.search(sentence)
@@ -273,28 +314,39 @@ def is_shown(sentence: str, heads: dict[str, str], path: Path) -> bool:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_promise_has_a_test_or_a_command_beside_it(path: Path) -> None:
     heads = {
-        row.text: f"{before} {rows[0].text}" for before, rows, _ in tables_of(path) for row in rows
+        row.text: [before, rows[0].text] for before, rows, _ in tables_of(path) for row in rows
     }
     bare = [
         f"{block}: {sentence}"
         for block in page_blocks(path)
         for sentence in promises_of(block)
-        if not is_shown(sentence, heads, path)
+        if not is_shown(sentence, block.section, heads, path)
     ]
     assert not bare, "\n" + "\n".join(bare)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_footnotes_are_used_and_name_a_test_or_a_command(path: Path) -> None:
-    used = {
-        name
-        for block in page_blocks(path)
-        if not block.is_footnote
-        for name in FOOTNOTE.findall(code_as_x(block.text))
-    }
-    defined = footnotes_of(path)
-    assert used == set(defined)
-    assert [name for name, text in defined.items() if not references_of(text)] == []
+def test_an_entry_of_the_evidence_quotes_its_section_and_names_a_test_or_a_command(
+    path: Path,
+) -> None:
+    blocks = page_blocks(path)
+    texts: dict[str, str] = {}
+    for block in blocks:
+        if not block.is_evidence:
+            texts[block.section] = f"{texts.get(block.section, '')}\n{plain(block.text)}"
+    troubles = [
+        f"{entry.section}: {quote!r} is {texts.get(entry.section, '').count(quote)} times there"
+        for entry in evidence_of(path)
+        for quote in entry.quotes
+        if texts.get(entry.section, "").count(quote) != 1
+    ]
+    troubles += [
+        f"{entry} names none" for entry in evidence_of(path) if not references_of(entry.text)
+    ]
+    assert not troubles, "\n" + "\n".join(troubles)
+    assert [str(block) for block in blocks if FOOTNOTE.search(code_as_x(block.text))] == []
+    headings = [block.section for block in blocks if not block.text]
+    assert APPENDIX not in headings[:-1], "it is the last section"
 
 
 @pytest.mark.parametrize(("page", "value", "expected", "words"), NUMBERS)
@@ -328,11 +380,11 @@ def has_figures(rows: list[Block]) -> bool:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_table_of_figures_names_the_command_that_makes_it(path: Path) -> None:
-    notes = footnotes_of(path)
     bare = []
     for before, rows, behind in tables_of(path):
-        around = " ".join((before, rows[0].text, behind))
-        around += " ".join(notes[name] for name in FOOTNOTE.findall(around) if name in notes)
+        texts = (before, rows[0].text, behind)
+        entries = [each for text in texts for each in entries_about(text, rows[0].section, path)]
+        around = " ".join((*texts, *(entry.text for entry in entries)))
         kinds = (MODULE, VERB, TOOL)
         commands = [span for span in references_of(around) if any(k.fullmatch(span) for k in kinds)]
         if has_figures(rows) and not commands:
@@ -478,17 +530,34 @@ def test_written_promises_are_still_there() -> None:
 
 def test_sentences_and_promises_are_found() -> None:
     page = (
-        "# Never\n\nFirst: it never fails.[^a] It is `never.` so. (Always\nso.) Fine.\n"
+        "# Never\n\nFirst: it never fails. It is `never.` so. (Always\nso.) Fine.\n"
         "- Every one\n  waits.\n\n| at most | 3 |\n|---|---|\n```\nnever\n```\n"
-        "[^a]: never `make test`\n"
+        '## Evidence\n\n**Never**\n\n- "it never fails": `make test`\n'
     )
     found = [each for block in blocks_of(page, "p") for each in promises_of(block)]
     assert found == [
-        "First: it never fails.[^a]",
+        "First: it never fails.",
         "(Always so.)",
         "- Every one waits.",
         "| at most | 3 |",
     ]
+
+
+def test_the_evidence_of_a_statement_is_found_by_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        '# A\n\nIt *never* fails, see [here](b.md). It always `says "x"`.\n\n'
+        "## Evidence\n\n**A**\n\n"
+        '- "It never fails, see here", "always `says "x"`": `make test`\n'
+    )
+    (entry,) = evidence_of(path)
+    assert entry == Entry("A", ["It never fails, see here", 'always `says "x"`'], "`make test`")
+    for sentence, section, is_found in (
+        ("It *never* fails, see [here](b.md).", "A", True),
+        ("It *never* fails, see [here](b.md).", "B", False),
+        ("It never fails.", "A", False),
+    ):
+        assert is_shown(sentence, section, {}, path) == is_found
 
 
 def test_references_that_lead_nowhere_are_found() -> None:

@@ -21,30 +21,30 @@ from pyxbroker.settings.schema import Setting, Value
 
 INTRODUCTION = """\
 The keys and their meanings are those of Apache Pulsar and Apache BookKeeper. Pulsar's own
-`broker.conf` and `standalone.conf` work unchanged.[^files] Later sources override earlier ones:
+`broker.conf` and `standalone.conf` work unchanged. Later sources override earlier ones:
 
 1. the default below;
 2. the file given with `--config FILE`, in the format of Java's Properties: `key=value` or
    `key: value`, `\\` at the end of a line to continue it, `\\uXXXX` for characters outside
-   ISO-8859-1;[^properties]
+   ISO-8859-1;
 3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`.
    A variable named like a key but without the prefix has no effect, and the broker logs a warning.
    If it is a security setting that asks for more protection than the one in force, the broker
-   refuses to start;[^bare]
+   refuses to start;
 4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`;
 5. dynamic settings that were changed by REST, also after a restart. The broker lists them in a
-   warning when it starts.[^dynamic]
+   warning when it starts.
 
 The broker ignores keys that are not on this page and reports them when it starts. It lists keys of
 Pulsar and BookKeeper with their default value in one line, and those with another value in a
 warning. A second warning lists unknown keys, each with the key that was probably meant. An invalid
 value stops the start with an error that names the place, the key and the accepted values. Where 0
 means "no limit" or "off", so does a negative number, as in Pulsar. Where -1 means "no limit", so
-does any lower number.[^off]
+does any lower number.
 
 *Dynamic* settings can be changed by REST while a broker runs
 (`POST /admin/v2/brokers/configuration/{name}/{value}`). REST accepts all names that Pulsar accepts
-there; those without an effect here are listed at the end of this page.[^dynamic]
+there; those without an effect here are listed at the end of this page.
 """
 
 STORES = """\
@@ -52,7 +52,7 @@ Like Pulsar's standalone, pyxbroker has a metadata store of its own. If a file o
 names another one, with `metadataStoreUrl`, with an older name of it, or with
 {stores},
 the broker ignores it and logs a warning. `--metadata` selects another store for all metadata. In a
-file, `metadataStoreUrl` counts only if it is `embedded:PATH` or `memory:NAME`.[^stores]"""
+file, `metadataStoreUrl` counts only if it is `embedded:PATH` or `memory:NAME`."""
 
 BOOKKEEPER = """\
 These keys of Pulsar, and all keys with the prefix `bookkeeper_` that are not listed above, have no
@@ -61,12 +61,28 @@ effect. The log names them, as a warning if they have another value than Pulsar'
 bookies without authentication."""
 
 NOTES = """
-[^files]: `tests/test_pulsar_files.py::test_a_file_with_every_key_of_pulsars_is_used_as_it_is`
-[^properties]: `tests/test_pulsar_files.py::test_files_are_read_as_java_reads_them`
-[^bare]: `tests/test_config.py::test_a_bare_security_variable_refuses_the_start`
-[^dynamic]: `compat_tests/test_admin_settings.py::test_all_names_of_pulsars_can_be_set`
-[^off]: `tests/test_special_values.py::test_each_value_that_pulsars_files_describe_is_taken`
-[^stores]: `tests/test_config.py::test_a_store_that_a_file_names_is_passed_over`
+## Evidence
+
+The statements of this page, and the tests and commands that show them, by section.
+
+**Settings**
+
+- "`broker.conf` and `standalone.conf` work unchanged":
+  `tests/test_pulsar_files.py::test_a_file_with_every_key_of_pulsars_is_used_as_it_is`
+- "in the format of Java's Properties":
+  `tests/test_pulsar_files.py::test_files_are_read_as_java_reads_them`
+- "asks for more protection than the one in force, the broker refuses to start":
+  `tests/test_config.py::test_a_bare_security_variable_refuses_the_start`
+- "The broker lists them in a warning when it starts",
+  "REST accepts all names that Pulsar accepts there":
+  `compat_tests/test_admin_settings.py::test_all_names_of_pulsars_can_be_set`
+- "so does any lower number":
+  `tests/test_special_values.py::test_each_value_that_pulsars_files_describe_is_taken`
+
+**Metadata stores named in files**
+
+- "the broker ignores it and logs a warning":
+  `tests/test_config.py::test_a_store_that_a_file_names_is_passed_over`
 """
 
 ABOUT = """\
