@@ -156,9 +156,7 @@ def _commands_of(block: Block) -> Iterator[tuple[str, str | None]]:
 
 def run_page(page: Path) -> None:
     """Run the blocks of a page in a network of this process's own."""
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    scripts = Path(sys.executable).parent
-    os.environ["PATH"] = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+    prepare_network()
     blocks = [*blocks_of(page)]
     with tempfile.TemporaryDirectory(prefix="page-") as directory:
         run = Page(Path(directory))
@@ -176,12 +174,27 @@ def run_page(page: Path) -> None:
             run.kill_broker()
 
 
+def prepare_network() -> None:
+    """Open the loopback of a new network, and let commands find `pyxbroker`."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    scripts = Path(sys.executable).parent
+    os.environ["PATH"] = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+
+
+def isolated(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module in a network and among processes of its own."""
+    kinds = ("--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+    return ["unshare", *kinds, sys.executable, "-m", module, "--isolated", *arguments]
+
+
 def run_isolated(page: Path) -> str:
     """Run the blocks of a page in namespaces of its own; return what failed, or an empty text."""
-    kinds = ("--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-    command = ["unshare", *kinds, sys.executable, "-m", "harness.page_blocks", "--isolated"]
     done = subprocess.run(
-        [*command, str(page.resolve())], cwd=ROOT, capture_output=True, text=True, check=False
+        isolated("harness.page_blocks", str(page.resolve())),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return "" if done.returncode == 0 else done.stderr or f"status {done.returncode}"
 
