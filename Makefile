@@ -78,7 +78,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # busy machine gave no time, and is looked for all the same. Spark's tests go on beside all others,
 # whose closing line comes last.
 .PHONY: test
-test: goclient java javarecords $(VENV)/.spark ## all tests, less than half an hour
+test: goclient java javarecords $(VENV)/.spark $(VENV)/.docs ## all tests, less than half an hour
 	@$(MAKE) --no-print-directory --output-sync=target -j2 spark others
 	@tail -n 1 build/tests.txt
 
