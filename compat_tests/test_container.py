@@ -28,7 +28,8 @@ READY_S = 60.0
 IMAGE_BYTES_MAX = 120_000_000
 # The command of Testcontainers: standalone of PulsarContainer.java.
 TESTCONTAINERS = (
-    "{home}/bin/apply-config-from-env.py {home}/conf/standalone.conf && bin/pulsar standalone"
+    "{home}/bin/apply-config-from-env.py {home}/conf/standalone.conf"
+    " && bin/pulsar standalone --no-functions-worker -nss"
 )
 
 pytestmark = pytest.mark.pyxbroker

