@@ -205,6 +205,7 @@ def test_latency_counts_from_the_scheduled_time() -> None:
     assert len(sender.frames(START + 10 * MS)) == 1
     sender.acknowledge(1, START + 11 * MS)
     assert sender.stats.latencies.buckets() == [(10_000, 2)]
+    assert (sender.stats.since_sent.min_us, sender.stats.since_sent.max_us) == (1000, 10_000)
 
 
 def test_each_message_of_a_batch_has_its_own_latency() -> None:

@@ -42,6 +42,8 @@ cdef class LoadStats:
     cdef readonly uint64_t sent         # written, with or without receipt
     cdef readonly uint64_t failures     # refused by the broker, or never answered
     cdef readonly Latencies latencies
+    # From the moment of sending to the receipt: what tools report that have no schedule.
+    cdef readonly Latencies since_sent
     cdef uint64_t taken_messages        # as of the last call of take()
     cdef uint64_t taken_bytes
     cdef uint64_t taken_failures
@@ -74,6 +76,7 @@ cdef class LoadPayload:
 cdef struct SentEntry:
     uint64_t sequence_id
     int64_t scheduled_ns            # CLOCK_MONOTONIC; of the first message
+    int64_t sent_ns
     int64_t step_ns                 # from one message of the batch to the next
     uint32_t messages
 

@@ -39,6 +39,7 @@ class LoadStats:
     sent: int
     failures: int
     latencies: Latencies
+    since_sent: Latencies
     def take(self) -> tuple[int, int, int]:
         """Return (messages, bytes, failures) since the last call."""
 

@@ -169,6 +169,7 @@ cdef int64_t _highest_of(int bucket) noexcept:
 cdef class LoadStats:
     def __cinit__(self):
         self.latencies = Latencies()
+        self.since_sent = Latencies()
 
     def take(self):
         """Return (messages, bytes, failures) since the last call."""
@@ -380,6 +381,7 @@ cdef class LoadProducer:
         entry = &self.pending[(self.pending_first + self.pending_count) % self.pending_capacity]
         entry.sequence_id = self.next_sequence_id
         entry.scheduled_ns = scheduled_ns
+        entry.sent_ns = now_ns
         entry.step_ns = step_ns
         entry.messages = messages
         self.pending_count += 1
@@ -441,6 +443,7 @@ cdef class LoadProducer:
                 continue
             self.stats.messages += entry.messages
             self.stats.bytes += <uint64_t>entry.messages * self.payload.size
+            self.stats.since_sent.add((now_ns - entry.sent_ns) // 1000, entry.messages)
             if entry.step_ns == 0:
                 latencies.add((now_ns - entry.scheduled_ns) // 1000, entry.messages)
                 continue

@@ -47,6 +47,7 @@ class GroupNumbers:
     group: Group
     stats: LoadStats = field(default_factory=LoadStats)
     latencies: Latencies = field(default_factory=Latencies)
+    since_sent: Latencies = field(default_factory=Latencies)
     samples: list[Sample] = field(default_factory=list)
     seconds: float = 0.0
     messages: int = 0
@@ -258,12 +259,14 @@ class LoadRun:
                 each.bytes += size
                 each.failures += failures
                 each.latencies.merge(latencies)
+                each.since_sent.merge(each.stats.since_sent)
             if not is_warm_up and not is_last:
                 each.seconds += seconds
                 found = tuple(latencies.percentiles(SAMPLE_PERCENTS))
                 at_s = (at_ns - self._started_ns) / 1e9
                 each.samples.append(Sample(at_s, seconds, messages, size, failures, found))
             latencies.reset()
+            each.stats.since_sent.reset()
         if not is_warm_up and not is_last and self._settings.on_sample is not None:
             self._settings.on_sample(self)
 

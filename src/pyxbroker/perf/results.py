@@ -52,21 +52,25 @@ def summary_lines(numbers: GroupNumbers) -> Iterator[str]:
         yield f"{numbers.group.name}: {numbers.failures} messages failed"
     if numbers.backlog:
         yield f"{numbers.group.name}: backlog at the end {numbers.backlog} msg"
+    yield f"{numbers.group.name}: Aggregated latency stats --- {_texts(result['latency_ms'])}"
+    if isinstance(numbers.group, ProducerGroup) and numbers.group.rate:
+        times = _texts(result["since_sent_ms"])
+        yield f"{numbers.group.name}: Aggregated latency since sending --- {times}"
+
+
+def _texts(latencies: dict[str, float]) -> str:
     names = {"mean": "mean", "p50": "med", "max": "Max"}
     texts = (
         f"{names.get(name, name.removeprefix('p') + 'pct')}: {value:.3f} ms"
-        for name, value in result["latency_ms"].items()
+        for name, value in latencies.items()
     )
-    yield f"{numbers.group.name}: Aggregated latency stats --- Latency: {' - '.join(texts)}"
+    return f"Latency: {' - '.join(texts)}"
 
 
 def group_result(numbers: GroupNumbers) -> dict[str, Any]:
     """Return the numbers of a group for JSON; latencies are milliseconds."""
     seconds = numbers.seconds or 1.0
     latencies = numbers.latencies
-    found = latencies.percentiles(PERCENTS)
-    by_name = {f"p{percent:g}": us / 1000 for percent, us in zip(PERCENTS, found, strict=True)}
-    mean = latencies.total_us / latencies.count / 1000 if latencies.count else 0.0
     return {
         "name": numbers.group.name,
         "kind": "produce" if isinstance(numbers.group, ProducerGroup) else "consume",
@@ -77,7 +81,8 @@ def group_result(numbers: GroupNumbers) -> dict[str, Any]:
         "backlog": numbers.backlog,
         "rate": round(numbers.messages / seconds, 3),
         "mbit_s": round(numbers.bytes * 8 / 1e6 / seconds, 3),
-        "latency_ms": {"mean": round(mean, 3), **by_name, "max": latencies.max_us / 1000},
+        "latency_ms": _milliseconds(latencies),
+        "since_sent_ms": _milliseconds(numbers.since_sent),
         "curve": [
             [percent, us / 1000]
             for percent, us in zip(CURVE, latencies.percentiles(CURVE), strict=True)
@@ -95,6 +100,13 @@ def group_result(numbers: GroupNumbers) -> dict[str, Any]:
             for each in numbers.samples
         ],
     }
+
+
+def _milliseconds(latencies: Latencies) -> dict[str, float]:
+    found = latencies.percentiles(PERCENTS)
+    by_name = {f"p{percent:g}": us / 1000 for percent, us in zip(PERCENTS, found, strict=True)}
+    mean = latencies.total_us / latencies.count / 1000 if latencies.count else 0.0
+    return {"mean": round(mean, 3), **by_name, "max": latencies.max_us / 1000}
 
 
 def import_hdrhistogram() -> Any:
