@@ -17,6 +17,8 @@ from harness.brokers import Broker, pyxbroker_command
 
 from bench import side_by_side
 from bench.side_by_side import Numbers
+from pyxbroker.perf.groups import ConsumerGroup
+from pyxbroker.perf.scenario import load
 
 OF_A_RATE = (
     ("in_rate", "published", "msg/s", 0),
@@ -37,6 +39,9 @@ OF_A_RATE = (
 
 def one_run(broker: Broker, scenario: str, rate: str, seconds: float) -> Numbers:
     """Run a step; the connections are part of its CPU, and the warm-up is none of it."""
+    for each in load(scenario).groups:
+        if isinstance(each, ConsumerGroup):
+            _clear(broker, each)
     result = broker.directory / "result.json"
     command = [*pyxbroker_command(), "perf", "scenario", "run", scenario, "-u", broker.url]
     command += ["--rate", rate, "-time", str(seconds), "--warmup-time", "0"]
@@ -60,6 +65,15 @@ def one_run(broker: Broker, scenario: str, rate: str, seconds: float) -> Numbers
             numbers["per_core"] = sent / cpu_s
             numbers["cores"] = cpu_s / seconds
     return numbers
+
+
+def _clear(broker: Broker, group: ConsumerGroup) -> None:
+    """Drop the backlog of the run before."""
+    for topic in group.topics:
+        path = topic.replace("persistent://", "/admin/v2/persistent/", 1)
+        for subscription in group.subscriptions:
+            status, _ = broker.rest("POST", f"{path}/subscription/{subscription}/skip_all")
+            assert status in (204, 404), status
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -65,7 +65,7 @@ class RunSettings:
     """The time for which producers send, after the warm-up; 0: until all messages are sent."""
     warm_up_s: float = 0.0
     links: int = 1
-    """Connections to each broker."""
+    """Connections to each broker for producers, and the number for consumers."""
     ack_delay_s: float = 0.1
     on_sample: Callable[[LoadRun], None] | None = None
 
@@ -83,7 +83,9 @@ class LoadRun:
         """The last reason for which the broker refused a message."""
         self._client_settings = client
         self._settings = settings
-        self._links: dict[Address, list[Link]] = {}
+        # Producers and consumers have connections of their own: a broker that stops reading from a
+        # fast producer must not miss the permits and acknowledgements of consumers.
+        self._links: dict[tuple[Address, bool], list[Link]] = {}
         self._producers: list[tuple[GroupNumbers, list[LoadProducer]]] = []
         self._next_link = 0
         self._is_stopped = False
@@ -127,7 +129,7 @@ class LoadRun:
         for topic in await _single_topics(client, group.topics):
             for subscription in group.subscriptions:
                 for _ in range(group.count):
-                    link = await self._link_to(client, topic)
+                    link = await self._link_to(client, topic, True)
                     await link.add_consumer(topic, subscription, group, numbers.stats)
 
     async def _open_producers(
@@ -141,16 +143,16 @@ class LoadRun:
         size = group.count * len(topics)
         for index in range(size):
             topic = topics[index % len(topics)]
-            link = await self._link_to(client, topic)
+            link = await self._link_to(client, topic, False)
             body = bodies.setdefault(link, link.payload_of(group, payload))
             place = (index, size)
             made.append(await link.add_producer(topic, group, body, numbers.stats, place))
         self._producers.append((numbers, made))
 
-    async def _link_to(self, client: Client, topic: str) -> Link:
+    async def _link_to(self, client: Client, topic: str, is_for_consumer: bool) -> Link:
         """Return the connection for the next producer or consumer of a topic."""
         address = await client.owner_of(topic)
-        links = self._links.setdefault(address, [])
+        links = self._links.setdefault((address, is_for_consumer), [])
         if len(links) < self._settings.links:
             connection = await Connection.open(address, self._client_settings)
             links.append(Link(connection, self._failed))

@@ -83,7 +83,7 @@ def add_connection_options(parser: Parser) -> None:
         type=positive,
         metavar="N",
         default=1,
-        help="Connections to each broker [%(default)s].",
+        help="Connections to each broker for producers, and for consumers [%(default)s].",
     )
 
 
