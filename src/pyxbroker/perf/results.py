@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pyxbroker.base.extras import require
 from pyxbroker.load_generator import VALUE_MAX_US, Latencies
 from pyxbroker.perf.groups import ProducerGroup
 from pyxbroker.perf.load_run import SAMPLE_PERCENTS, GroupNumbers, Sample
@@ -111,14 +112,10 @@ def _milliseconds(latencies: Latencies) -> dict[str, float]:
 
 def import_hdrhistogram() -> Any:
     """Return the HdrHistogram class and the writer of its logs. Raises NeedsLibrary."""
-    try:
-        from hdrh.histogram import HdrHistogram
-        from hdrh.log import HistogramLogWriter
-    except ImportError as error:
-        raise NeedsLibrary(
-            f"--histogram-file needs the library hdrhistogram ({error});"
-            " run pip install 'pyxbroker[perf]'"
-        ) from error
+    require("--histogram-file", "hdrh", error=NeedsLibrary)
+    from hdrh.histogram import HdrHistogram
+    from hdrh.log import HistogramLogWriter
+
     return HdrHistogram, HistogramLogWriter
 
 

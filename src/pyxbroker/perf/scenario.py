@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.extras import require
 from pyxbroker.base.suggestions import did_you_mean
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.client.entries import CODECS
@@ -78,12 +79,9 @@ def load(name: str) -> Scenario:
 
 def parse(name: str, text: str) -> Scenario:
     """Return the scenario that a YAML text describes. Raises BadScenario and NeedsLibrary."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise NeedsLibrary(
-            f"scenarios need the library PyYAML ({error}); run pip install 'pyxbroker[perf]'"
-        ) from error
+    require("A scenario", "yaml", error=NeedsLibrary)
+    import yaml
+
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
