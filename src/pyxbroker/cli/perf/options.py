@@ -122,6 +122,7 @@ def client_settings(options: Namespace) -> ClientSettings:
                 "--trust-cert-file",
                 accept_untrusted=options.tls_allow_insecure,
             ),
+            lookup_retry_s=3.0,
             listener=options.listener_name,
             client_version="pyxbroker-perf",
         )
