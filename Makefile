@@ -212,7 +212,7 @@ ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=det
 # Of each compiled module at least one: two minutes on two cores.
 COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset add_stats avro_columns buffers commands \
     confirmed_runs connection delayed dispatch dispatch_models entry entry_columns frames hostile_records \
-    key_shared latest_messages long_commands metric_lines policy_checks quorum remote_bookie selectors stalls storage tls \
+    key_shared latest_messages load_generator long_commands metric_lines policy_checks quorum remote_bookie selectors stalls storage tls \
     turn without_memory))
 
 .PHONY: asan-build

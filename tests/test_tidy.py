@@ -64,9 +64,11 @@ ARROWS: dict[str, set[str]] = {
     "spark": {*GROUND, "road", "schemas", "client"},
     # Its brokers are processes: it knows only their command line.
     "testing": set(),
+    # The load generator: a client of any broker.
+    "perf": {*GROUND, "road", "client"},
     # Its tokens are looked at by the same code as a broker's.
     # It asks running brokers as a client does.
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark", "client"},
+    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark", "client", "perf"},
 }
 
 

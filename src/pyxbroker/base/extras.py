@@ -10,8 +10,10 @@ from pyxbroker.base.properties import ConfigError
 MODULES = {
     "bcrypt": ("bcrypt", "auth"),
     "cryptography": ("cryptography", "auth"),
+    "hdrh": ("hdrhistogram", "perf"),
     "jwt": ("PyJWT", "auth"),
     "kazoo": ("kazoo", "zookeeper"),
+    "yaml": ("PyYAML", "perf"),
 }
 
 

@@ -33,6 +33,7 @@ COMMANDS = {
     "tokens": "Create and inspect keys and tokens of clients.",
     "admin": "Administer a broker: the commands of pulsar-admin.",
     "client": "Send and receive messages.",
+    "perf": "Measure a broker by a load of messages.",
     "why": "Print why a topic or a subscription does not move.",
     "top": "Show what the brokers of a cluster do, live.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -162,6 +162,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines((head, section))
         else:
             self._transport.write(head)
+
+    def write(self, frames: Sequence[bytes | memoryview]) -> None:
+        """Write frames that the caller has built. Raises what ended the connection."""
+        self._raise_if_ended()
+        assert self._transport is not None
+        self._transport.writelines(frames)
 
     @property
     def is_writable(self) -> bool:
