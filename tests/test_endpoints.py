@@ -63,6 +63,7 @@ VALUES = {
         "entryId": "1",
         "partition": "0",
         "timestamp": "1",
+        "moment": "0123456789abcdef",
     },
 }
 

@@ -39,6 +39,8 @@ ARROWS: dict[str, set[str]] = {
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},
     "bookie": {*GROUND, "road", "ledger", "metadata"},
+    # Whole files of a standalone; the broker's part is in `roles`.
+    "backup": {*GROUND, "bookie", "ledger", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
     "schemas": {*GROUND, "road", "ledger", "metadata"},
     "broker": {
@@ -68,7 +70,10 @@ ARROWS: dict[str, set[str]] = {
     "perf": {*GROUND, "road", "client"},
     # Its tokens are looked at by the same code as a broker's.
     # It asks running brokers as a client does.
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark", "client", "perf"},
+    "cli": {
+        *GROUND,
+        *("roles", "settings", "metadata", "bookie", "auth", "spark", "client", "perf", "backup"),
+    },
 }
 
 

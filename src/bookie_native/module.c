@@ -10,9 +10,11 @@
 
 #include <errno.h>
 
+#include "bytes.h"
 #include "crc32c.h"
 #include "module.h"
 #include "native_api.h"
+#include "record.h"
 #include "storage.h"
 
 enum { READ_MAX = 1 << 16, LEDGERS_MAX = 1 << 20 };
@@ -390,6 +392,18 @@ static PyObject *storage_py_flush(StorageObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *storage_py_begin_copy(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    if (s == NULL)
+        return NULL;
+    uint64_t end;
+    int status = storage_begin_copy(s, &end);
+    if (status < 0)
+        return raise_error(status);
+    return Py_BuildValue("KO", (unsigned long long)end, status ? Py_True : Py_False);
+}
+
 static PyObject *storage_py_save_space(StorageObject *self, PyObject *on) {
     storage *s = opened(self);
     int is_short = s == NULL ? -1 : PyObject_IsTrue(on);
@@ -501,6 +515,8 @@ static PyMethodDef storage_methods[] = {
      "Return a batch of ledger ids, and the position of the next batch."},
     {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Delete a ledger."},
     {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Request an entry log now."},
+    {"begin_copy", (PyCFunction)storage_py_begin_copy, METH_NOARGS,
+     "Start the flush of all entries; return the end of its logs, and if there were any entries."},
     {"save_space", (PyCFunction)storage_py_save_space, METH_O,
      "Remove spare journal files while the disk is short of space."},
     {"trouble", (PyCFunction)storage_py_trouble, METH_NOARGS,
@@ -553,7 +569,48 @@ static PyObject *module_crc32c_combine(PyObject *module, PyObject *args) {
     return PyLong_FromUnsignedLong(crc32c_combine(a, b, length));
 }
 
+/* Appends (offset, bytes, ledger id, entry id) to the list. Returns 0 or -1. */
+static int damage_append(PyObject *list, size_t offset, size_t bytes, int64_t ledger_id,
+                         int64_t entry_id) {
+    PyObject *row = Py_BuildValue("(nnLL)", (Py_ssize_t)offset, (Py_ssize_t)bytes,
+                                  (long long)ledger_id, (long long)entry_id);
+    int status = row == NULL ? -1 : PyList_Append(list, row);
+    Py_XDECREF(row);
+    return status;
+}
+
+static PyObject *module_check_records(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer data;
+    unsigned long long log_id;
+    if (!PyArg_ParseTuple(args, "y*K:check_records", &data, &log_id))
+        return NULL;
+    record_scan scan = {
+        .data = data.buf, .bytes = (size_t)data.len, .seed = record_seed(log_id, 0)};
+    PyObject *damaged = PyList_New(0);
+    Py_ssize_t good = 0;
+    record r;
+    enum record_found found;
+    int status = damaged == NULL ? -1 : 0;
+    while (status == 0 && (found = record_scan_next(&scan, &r)) != RECORD_NONE) {
+        size_t lost = scan.at - scan.skipped_bytes;
+        if (found == RECORD_GOOD)
+            good++;
+        else if (found == RECORD_DAMAGED)
+            status = damage_append(damaged, scan.at - record_bytes(r.length),
+                                   record_bytes(r.length), r.ledger_id, r.entry_id);
+        else if (!all_zero(scan.data + lost, scan.skipped_bytes))
+            status = damage_append(damaged, lost, scan.skipped_bytes, -1, -1);
+    }
+    PyBuffer_Release(&data);
+    PyObject *result = status == 0 ? Py_BuildValue("nO", good, damaged) : NULL;
+    Py_XDECREF(damaged);
+    return result;
+}
+
 static PyMethodDef module_methods[] = {
+    {"check_records", module_check_records, METH_VARARGS,
+     "Check the checksums of an entry log's records; return their number and those damaged."},
     {"crc32c", module_crc32c, METH_VARARGS, "Return the CRC-32C of data, continuing from crc."},
     {"crc32c_combine", module_crc32c_combine, METH_VARARGS,
      "Return the CRC-32C of A followed by B, from both and B's length in bytes."},

@@ -193,6 +193,12 @@ int storage_delete_ledger(storage *s, int64_t ledger_id);
  * storage_durable_sequence. */
 void storage_flush(storage *s);
 
+/* Closes the active generation for a consistent copy of the storage: once the flush that this
+ * starts is complete, the entry logs with an id below *end have exactly the entries added so far.
+ * Returns 1 if it started a flush, 0 if every entry is flushed, -EAGAIN while another flush is
+ * under way, or -ENOMEM. */
+int storage_begin_copy(storage *s, uint64_t *end);
+
 /* Call periodically with on != 0 while the journal's disk is short of space, and once with 0
  * afterwards. Removes spare journal files, and flushes when that allows more to be removed. */
 void storage_save_space(storage *s, int on);

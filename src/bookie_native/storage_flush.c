@@ -46,6 +46,21 @@ void storage_flush(storage *s) {
         storage_memory_recovered(s);
 }
 
+int storage_begin_copy(storage *s, uint64_t *end) {
+    storage_check_failure(s);
+    if (storage_is_flushing(s))
+        return -EAGAIN;
+    /* While the flush thread has no generation, it does not change next_id. */
+    *end = s->logs.next_id;
+    if (!generation_has_content(s->active))
+        return 0;
+    int error = storage_rotate(s);
+    if (error < 0)
+        return error;
+    *end += 1;
+    return 1;
+}
+
 void storage_save_space(storage *s, int on) {
     if (journal_files_save_space(&s->files, on) && on)
         storage_flush(s);

@@ -17,6 +17,11 @@ _c_api: Any
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
 def crc32c_combine(crc_a: int, crc_b: int, length_b: int, /) -> int: ...
+def check_records(data: Buffer, log_id: int, /) -> tuple[int, list[tuple[int, int, int, int]]]:
+    """Check the records of an entry log; `data` are its bytes from the first record on. Return the
+    number of intact records, and (offset in data, bytes, ledger id, entry id) of each damaged one.
+    The ids are -1 for bytes that are not a record. Zeros are those of deleted ledgers.
+    """
 
 class Stats(TypedDict):
     adds: int
@@ -103,6 +108,11 @@ class Storage:
     def ledgers(self, position: int, max: int, /) -> tuple[list[int], int]: ...
     def delete_ledger(self, ledger_id: int, /) -> None: ...
     def flush(self) -> None: ...
+    def begin_copy(self) -> tuple[int, bool]:
+        """Start an entry log with all unflushed entries. Return the end of the ids of the logs with
+        the entries added so far, and True if a flush was started. Raises BlockingIOError while
+        another flush is under way.
+        """
     def save_space(self, on: bool, /) -> None:
         """While on, spare journal files are removed, and a flush frees those that need one."""
     def trouble(self) -> int:

@@ -23,7 +23,7 @@ OF_TOPICS = (
 RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/bookies": ("bookies",),
     "/admin/v2/broker-stats": ("broker_stats",),
-    "/admin/v2/brokers": ("brokers", "settings"),
+    "/admin/v2/brokers": ("backup", "brokers", "settings"),
     "/admin/v2/clusters": ("clusters", "isolation"),
     "/admin/v2/metadata": ("metadata_migration",),
     "/admin/v2/namespaces": (

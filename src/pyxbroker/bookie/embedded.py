@@ -64,6 +64,8 @@ class EmbeddedBookie:
         self.holding = False
         """True while messages of clients wait here and are not passed to the storage."""
         self._closed = False
+        self._held_deletions: list[int] | None = None  # while deletions are held
+        self._begin_copy: Callable[[int, bool], None] | None = None  # waits for the flush thread
         self._turn = turn
         self._on_full = on_full
         self._on_trouble = on_trouble
@@ -296,10 +298,39 @@ class EmbeddedBookie:
         """Free a ledger's space; does nothing when none of its entries was ever stored."""
         if self._closed:
             return
-        try:
-            self.storage.delete_ledger(ledger_id)
-        except FileNotFoundError:
+        if self._held_deletions is not None:
+            self._held_deletions.append(ledger_id)
             return
+        with contextlib.suppress(FileNotFoundError):
+            self.storage.delete_ledger(ledger_id)
+
+    def hold_deletions(self, on: bool) -> None:
+        """Delay deletions of ledgers while a backup reads the entry logs.
+
+        A crash meanwhile delays them until garbage collection.
+        """
+        held, self._held_deletions = self._held_deletions, [] if on else None
+        for ledger_id in held or ():
+            self.delete_ledger(ledger_id)
+
+    def begin_copy(self, callback: Callable[[int, bool], None] | None) -> None:
+        """Start a flush of all entries added so far, once no other flush is under way.
+
+        callback(end, is_flushing) is called in that moment: the entry logs with an id below `end`
+        will have exactly these entries; if `is_flushing`, the last of them is being written. None
+        withdraws the request.
+        """
+        self._begin_copy = callback
+        if callback is not None:
+            self._try_copy(callback)
+
+    def _try_copy(self, callback: Callable[[int, bool], None]) -> None:
+        try:
+            end, is_flushing = self.storage.begin_copy()
+        except OSError:
+            return  # Another flush is under way, or memory is short; its end is an event.
+        self._begin_copy = None
+        callback(end, is_flushing)
 
     def save_space(self, is_short: bool) -> None:
         """Remove spare journal files while the journal's disk is short of space."""
@@ -325,6 +356,8 @@ class EmbeddedBookie:
             self._fail(code)
         if self.storage.trouble() != self.trouble:
             self._change_trouble()
+        if self._begin_copy is not None:
+            self._try_copy(self._begin_copy)
         if self._reads:
             for tag, result in self._reader.completions():
                 self._answer(self._reads.pop(tag), result)

@@ -14,7 +14,7 @@ because nothing was written to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from pyxbroker import _native
@@ -43,11 +43,20 @@ def stored_ledgers(storage: _native.Storage) -> Iterator[list[int]]:
 
 
 class GarbageCollector:
-    """The garbage collector of one storage. `unknown_ledgers` have no metadata and are kept."""
+    """The garbage collector of one storage. `unknown_ledgers` have no metadata and are kept.
 
-    def __init__(self, storage: _native.Storage, store: MetadataStore) -> None:
+    `delete` deletes a ledger, now or later; it raises FileNotFoundError if the ledger is unknown.
+    """
+
+    def __init__(
+        self,
+        storage: _native.Storage,
+        store: MetadataStore,
+        delete: Callable[[int], None] | None = None,
+    ) -> None:
         self.unknown_ledgers: list[int] = []
         self._storage = storage
+        self._delete = storage.delete_ledger if delete is None else delete
         self._store = store
         self._deleted: set[int] = set()  # a crash of this process may restore them
         self._damaged: set[int] = set()  # with damaged metadata, already logged
@@ -67,7 +76,7 @@ class GarbageCollector:
                 # The ledger's owner may have deleted it from the storage already.
                 self._deleted.add(ledger_id)
                 with suppress(FileNotFoundError):
-                    self._storage.delete_ledger(ledger_id)
+                    self._delete(ledger_id)
                     deleted += 1
         await self._record_unknown(sorted(unknown))
         await self._forget_deletions()

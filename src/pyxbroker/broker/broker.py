@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.base.bundles import Bundle
     from pyxbroker.base.half_open import Host
+    from pyxbroker.broker.backup import BackupSource
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.garbage_ledgers import GarbageLedgers
@@ -210,6 +211,8 @@ class Broker:
         self.peers: Peers | None = None
         """The requests to the other brokers of the cluster; None in a broker without a cluster."""
         self.cluster: ClusterView | None = None  # likewise
+        self.backup: BackupSource | None = None
+        """The source of backups; None in a broker without local files."""
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()

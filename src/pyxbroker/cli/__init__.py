@@ -29,6 +29,7 @@ COMMANDS = {
     "broker": "Run a broker of a cluster on ZooKeeper and BookKeeper.",
     "initialize-cluster-metadata": "Create the metadata of a new cluster in ZooKeeper.",
     "ledgers": "Copy a standalone to a cluster.",
+    "backup": "Back up a standalone while it runs, verify and restore backups.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
     "tokens": "Create and inspect keys and tokens of clients.",
     "admin": "Administer a broker: the commands of pulsar-admin.",

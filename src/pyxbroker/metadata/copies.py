@@ -43,6 +43,7 @@ from pyxbroker.metadata.change_log import (
     Content,
     Head,
     decode_changes,
+    decode_head,
     encode_copy_end,
     encode_head,
     encode_record,
@@ -138,14 +139,20 @@ class Copies:
     def make_folder(self) -> None:
         make_directory(self.folder)
 
-    def load(self, copy: int | None = None, with_changes: bool = True) -> Recorded:
-        """Load the given copy, or the newest intact one, and the change logs since then."""
+    def load(
+        self, copy: int | None = None, with_changes: bool = True, until: int | None = None
+    ) -> Recorded:
+        """Load the given copy, or the newest intact one, and the change logs since then, up to the
+        transaction `until`.
+        """
         recorded = Recorded()
         copies, logs = self.numbers()
         base = None
         for number in reversed(copies) if copy is None else [copy]:
             content = self._read(self.copy_path(number), recorded.findings)
             if content is not None and content.head.magic == COPY_MAGIC and is_whole(content):
+                if until is not None and content.records[-1].transaction > until:
+                    continue
                 recorded.copy = self.copy_path(number)
                 _take(recorded.state, content)
                 base = number
@@ -153,10 +160,12 @@ class Copies:
             if content is not None:
                 recorded.findings.append(_damaged(self.copy_path(number)))
         if with_changes:
-            self._load_logs(recorded, base, logs)
+            self._load_logs(recorded, base, logs, until)
         return recorded
 
-    def _load_logs(self, recorded: Recorded, base: int | None, logs: list[int]) -> None:
+    def _load_logs(
+        self, recorded: Recorded, base: int | None, logs: list[int], until: int | None
+    ) -> None:
         following = [number for number in logs if base is None or number >= base]
         first = following[0] if following else 0
         is_complete = following == list(range(first, first + len(following))) and bool(following)
@@ -174,7 +183,7 @@ class Copies:
                 is_complete = False
                 recorded.findings.append(_damaged(self.log_path(number)))
             recorded.changes += len(content.records)
-            _take(recorded.state, content)
+            _take(recorded.state, content, until)
         recorded.is_complete = is_complete
 
     @staticmethod
@@ -213,8 +222,10 @@ def is_whole(content: Content) -> bool:
     return bool(records) and records[-1].type == COPY_END and not content.damaged
 
 
-def _take(state: State, content: Content) -> None:
+def _take(state: State, content: Content, until: int | None = None) -> None:
     for record in content.records:
+        if until is not None and record.transaction > until:
+            return
         state.apply(decode_changes(content.data, record))
         state.transaction = max(state.transaction, record.transaction)
 
@@ -306,6 +317,12 @@ def read_copy(path: Path) -> tuple[Head, State]:
     state = State()
     _take(state, content)
     return content.head, state
+
+
+def read_head(path: Path) -> Head:
+    """Return the header of a copy or a change log. Raises CorruptStore, and OSError."""
+    with path.open("rb") as file:
+        return decode_head(path, file.read(HEAD_BYTES))
 
 
 def size_of(path: Path) -> int:

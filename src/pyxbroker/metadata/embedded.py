@@ -94,6 +94,7 @@ class EmbeddedStore(MetadataStore):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._tree = Tree(directory / DATABASE_NAME)
+        self._mark = self._tree.mark  # one object, with which the operation is recognized
         self._upkeep = Upkeep(self._tree, copies or CopySettings())
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -182,6 +183,16 @@ class EmbeddedStore(MetadataStore):
 
     def set_unknown(self, paths: Sequence[str]) -> asyncio.Future[None]:
         return self._issue(_no_check, self._tree.set_unknown, tuple(paths))
+
+    def mark(self) -> asyncio.Future[int]:
+        """Return the number of a transaction: it and the earlier ones are exactly the operations
+        that were issued before this call.
+        """
+        return self._issue(_no_check, self._mark, None)
+
+    def has_change_log(self) -> asyncio.Future[bool]:
+        """Return True if the change log has every transaction that was answered."""
+        return self._issue(_no_check, lambda _: self._tree.log is not None, None)
 
     @property
     def findings(self) -> list[Finding]:
@@ -284,6 +295,8 @@ class EmbeddedStore(MetadataStore):
             batch.append(operation)
             size += sum(len(each) for each in operation.arguments if isinstance(each, bytes))
             if len(batch) == OPERATIONS_PER_COMMIT_MAX or size >= BYTES_PER_COMMIT:
+                return batch, True
+            if operation.apply is self._mark:
                 return batch, True
             try:
                 operation = self._queue.get_nowait()

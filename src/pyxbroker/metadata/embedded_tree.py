@@ -257,6 +257,10 @@ class Tree(Files):
                 raise
             return GetResult(b"", 0, False, 0, 0)
 
+    def mark(self, _: None) -> int:
+        """Return the number of this transaction, which ends with this operation."""
+        return self.transaction
+
     # Operations for garbage collection.
 
     def was_deleted(self, paths: Sequence[str]) -> list[bool]:

@@ -8,11 +8,12 @@ meanwhile. All functions block. The functions with which a broker repairs its st
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,9 @@ from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.opening import SESSION_STEP, Opening, begin_log, new_head
 from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace
 from pyxbroker.metadata.upkeep import Upkeep
+
+EXPORT_ATTEMPTS_MAX = 5
+EXPORT_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,55 @@ def backup(directory: Path, to: Path) -> Path:
             writer.abandon()
             raise
     return to
+
+
+def export(folder: Path, transaction: int, to: Path) -> bytes:
+    """Write the state after a transaction, as the copies and change logs in `folder` have it, to
+    the file `to`. Return the id of the store. A broker may use the store meanwhile.
+
+    Raises MetadataError if they do not have all of that state, and OSError.
+    """
+    copies = Copies(folder)
+    for attempt in range(EXPORT_ATTEMPTS_MAX):
+        if attempt:
+            time.sleep(EXPORT_PAUSE_S)
+        # A record that is being appended, and a copy that is being removed, look like damage.
+        recorded = copies.load(until=transaction)
+        if recorded.is_complete:
+            break
+    else:
+        found = "; ".join(each.sentence for each in recorded.findings) or "the files have a gap"
+        raise MetadataError(f"the copies and change logs in {folder} are incomplete: {found}")
+    store_id = _store_id(copies)
+    assert store_id is not None, "no file with an intact header, although one was just read"
+    recorded.state.transaction = transaction
+    write_copy(to, new_head(0, 0, store_id, transaction), recorded.state)
+    return store_id
+
+
+def create(directory: Path, copy: Path, changed: Mapping[str, bytes]) -> None:
+    """Create a store of its own from a copy, in a directory that does not exist.
+
+    `changed` are the new values of some nodes. Unlike `restore`, the store has another id, and the
+    recorded deletions are those of the copy. Raises MetadataError.
+    """
+    path = directory / DATABASE_NAME
+    copies = _copies(directory)
+    with _explained(path):
+        _, state = read_copy(copy)
+        state.transaction += SESSION_STEP
+        now_ms = time.time_ns() // 1_000_000
+        for name, value in changed.items():
+            node = state.nodes.get(name, Change(NODE, name, 0, -1, now_ms))
+            state.nodes[name] = Change(
+                *(NODE, name, state.transaction, node.version + 1, node.created_ms, now_ms, value)
+            )
+        store_id = os.urandom(16)
+        log = begin_log(copies, 1, 0, store_id, state.transaction, [state.nodes["/"]])
+        log.close()
+        write_copy(copies.copy_path(1), log.head, state)
+        make_directory(directory)
+        database.make(path, path, state.changes(), store_id)
 
 
 def restore(directory: Path, copy: Path | None = None, with_changes: bool = True) -> RestoreSummary:

@@ -9,6 +9,7 @@ from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
 from pyxbroker.broker.broker import Broker
 from pyxbroker.metadata.store import MetadataError
+from pyxbroker.roles.backup_source import StandaloneBackup
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
@@ -52,7 +53,10 @@ class LocalStorage:
             storage, turn, bookie_id, self._on_full, state.check, self.layout
         )
         self.bookies = {bookie_id: self.bookie}
-        self.garbage = GarbageCollector(storage, data.metadata)
+        self.garbage = GarbageCollector(storage, data.metadata, self.bookie.delete_ledger)
+        self.backup = StandaloneBackup(
+            data.config.clusterName, self.layout, self.bookie, data.metadata
+        )
         self._loop = turn.loop
         self._next_garbage = 0.0  # by the loop's clock, while space is short
         state.trouble = lambda: self.bookie.trouble
@@ -97,6 +101,7 @@ class LocalStorage:
         state.check()
         self.bookie.save_space(state.is_short_on(self.layout.journal))
         if state.is_short:
+            self.backup.abandon("disk space is short, and deletions free some")
             await self.broker.topics.upkeep.free_space()
             if self._loop.time() >= self._next_garbage:
                 self._next_garbage = self._loop.time() + SHORT_GARBAGE_INTERVAL_S

@@ -66,6 +66,7 @@ class Standalone:
             self._listeners,
             self._authentication,
         )
+        broker.backup = local.backup
         broker.spill_directory = local.layout.ledgers
         local.state.check()
         await parts.serve_ports(broker, self._ports)
