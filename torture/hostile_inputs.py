@@ -289,6 +289,15 @@ ENDPOINTS |= {
     "GET /admin/v2/brokers/internal-configuration": request(
         "GET", "/admin/v2/brokers/internal-configuration"
     ),
+    "POST /admin/v2/brokers/backup/moments": request(
+        "POST", "/admin/v2/brokers/backup/moments", scene=scenes.vast, answers=(200, 409)
+    ),
+    "PUT /admin/v2/brokers/backup/moments/{moment}": request(
+        "PUT", f"/admin/v2/brokers/backup/moments/{NAME}", answers=(404,)
+    ),
+    "DELETE /admin/v2/brokers/backup/moments/{moment}": request(
+        "DELETE", f"/admin/v2/brokers/backup/moments/{NAME}", answers=(404,)
+    ),
     "GET /admin/v2/bookies/all": request("GET", "/admin/v2/bookies/all"),
     f"GET {RACKS}": request("GET", RACKS, scene=racks),
     f"GET {RACKS}/{{bookie}}": request("GET", RACKS + "/b-many-{m}", scene=racks),

@@ -21,15 +21,9 @@ from pyxbroker.backup.manifest import BackupError
 from pyxbroker.backup.progress import Progress
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
-from pyxbroker.cli.broker_requests import (
-    DEFAULT_URL,
-    add_login_options,
-    admin_client,
-    check_url,
-    failure,
-    refusal,
-)
+from pyxbroker.cli.broker_requests import admin_client, check_url, failure, refusal
 from pyxbroker.cli.data_directory import DataDirectoryError, lock_used
+from pyxbroker.cli.login_options import DEFAULT_URL, add_login_options
 from pyxbroker.client.admin import json_of
 from pyxbroker.client.errors import ClientError, HttpRefused
 from pyxbroker.settings.config import Config
@@ -94,6 +88,7 @@ def create(arguments: Sequence[str]) -> None:
     add("--data", metavar="DIR", help="The data directory of a stopped broker.")
     add("--config", metavar="FILE", help="The configuration file of that broker.")
     add_login_options(parser)
+    parser.set_defaults(admin_url=DEFAULT_URL)
     options = parser.parse(arguments)
     from pyxbroker.backup.create import check_target
 
@@ -127,7 +122,6 @@ class _Asking:
     """The requests to the broker for one backup."""
 
     def __init__(self, options: Namespace) -> None:
-        options.admin_url = options.admin_url or DEFAULT_URL
         check_url(options.admin_url)
         self._options = options
         self._path = ""

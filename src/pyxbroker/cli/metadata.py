@@ -169,7 +169,7 @@ Write a copy of the metadata to TO.
 
 TO is a file or a directory; the default is the current directory.
 
-A complete backup also needs a copy of `bookie` from the same time.
+Messages are not in it: `pyxbroker backup create` copies everything.
 
 Examples:
   pyxbroker metadata backup --data /srv/pulsar
