@@ -290,7 +290,7 @@ ENDPOINTS |= {
         "GET", "/admin/v2/brokers/internal-configuration"
     ),
     "POST /admin/v2/brokers/backup/moments": request(
-        "POST", "/admin/v2/brokers/backup/moments", scene=scenes.vast, answers=(200, 409)
+        "POST", "/admin/v2/brokers/backup/moments", answers=(200, 409)
     ),
     "PUT /admin/v2/brokers/backup/moments/{moment}": request(
         "PUT", f"/admin/v2/brokers/backup/moments/{NAME}", answers=(404,)

@@ -211,8 +211,8 @@ class Broker:
         self.peers: Peers | None = None
         """The requests to the other brokers of the cluster; None in a broker without a cluster."""
         self.cluster: ClusterView | None = None  # likewise
-        self.backup: BackupSource | None = None
-        """The source of backups; None in a broker without local files."""
+        self.backup: Callable[[], BackupSource] | None = None
+        """Returns the source of backups; None in a broker without local files."""
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()

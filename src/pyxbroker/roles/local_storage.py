@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import EmbeddedBookie
@@ -9,10 +11,12 @@ from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
 from pyxbroker.broker.broker import Broker
 from pyxbroker.metadata.store import MetadataError
-from pyxbroker.roles.backup_source import StandaloneBackup
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
+
+if TYPE_CHECKING:
+    from pyxbroker.roles.backup_source import StandaloneBackup
 
 log = get_logger("pyxbroker.standalone")
 
@@ -54,9 +58,8 @@ class LocalStorage:
         )
         self.bookies = {bookie_id: self.bookie}
         self.garbage = GarbageCollector(storage, data.metadata, self.bookie.delete_ledger)
-        self.backup = StandaloneBackup(
-            data.config.clusterName, self.layout, self.bookie, data.metadata
-        )
+        self._metadata = data.metadata
+        self._backup: StandaloneBackup | None = None
         self._loop = turn.loop
         self._next_garbage = 0.0  # by the loop's clock, while space is short
         state.trouble = lambda: self.bookie.trouble
@@ -81,6 +84,17 @@ class LocalStorage:
             for each in self.state.file_systems
         }
 
+    def backup(self) -> StandaloneBackup:
+        """Return the source of backups."""
+        if self._backup is None:
+            # Deferred, to start faster.
+            from pyxbroker.roles.backup_source import StandaloneBackup
+
+            self._backup = StandaloneBackup(
+                self.config.clusterName, self.layout, self.bookie, self._metadata
+            )
+        return self._backup
+
     # --- in the background --------------------------------------------------------------------
 
     def start(self) -> None:
@@ -101,7 +115,8 @@ class LocalStorage:
         state.check()
         self.bookie.save_space(state.is_short_on(self.layout.journal))
         if state.is_short:
-            self.backup.abandon("disk space is short, and deletions free some")
+            if self._backup is not None:
+                self._backup.abandon("disk space is short, and deletions free some")
             await self.broker.topics.upkeep.free_space()
             if self._loop.time() >= self._next_garbage:
                 self._next_garbage = self._loop.time() + SHORT_GARBAGE_INTERVAL_S

@@ -47,7 +47,7 @@ def _source(request: Request) -> BackupSource:
             "This broker is one of a cluster and has no data of its own: its messages are on"
             " bookies and its metadata in a store, which have backups of their own.",
         )
-    return source
+    return source()
 
 
 def _refusal(error: BackupRefused) -> HttpError:
