@@ -244,6 +244,7 @@ def test_no_moment_is_chosen_while_the_disk_is_full(tmp_path: Path) -> None:
         with pytest.raises(BackupRefused, match="No space left"):
             await standalone.source.begin()
         node.faults.clear()
+        await until(lambda: not node.storage.trouble())
         await node.client.delete(ledger.ledger_id)
         assert ledgers_of(node.storage) == [], "deletions are executed again"
         answer = await standalone.source.begin()
