@@ -30,6 +30,7 @@ from pyxbroker.bookie.layout import Layout
 from pyxbroker.broker.backup import BackupRefused
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import maintenance, paths
+from pyxbroker.metadata.copies import read_copy
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles import backup_source
@@ -51,7 +52,7 @@ class Standalone:
     def __init__(self, node: Node) -> None:
         data = node.directory.parent
         self.node = node
-        self.runs = Runs()
+        self.runs: Any = Runs()
         self.store: EmbeddedStore = node.store  # type: ignore[assignment]
         self.layout = Layout(
             node.directory,
@@ -165,7 +166,7 @@ def test_operations_issued_after_the_mark_are_in_later_transactions(tmp_path: Pa
         for number, mark in enumerate(marks):
             file = tmp_path / f"{number}.copy"
             maintenance.export(tmp_path / "data" / "metadata.copies", await mark, file)
-            _, state = maintenance.read_copy(file)
+            _, state = read_copy(file)
             assert f"/before-{number}" in state.nodes
             assert f"/after-{number}" not in state.nodes
 

@@ -212,7 +212,7 @@ class Broker:
         """The requests to the other brokers of the cluster; None in a broker without a cluster."""
         self.cluster: ClusterView | None = None  # likewise
         self.backup: Callable[[], BackupSource] | None = None
-        """Returns the source of backups; None in a broker without local files."""
+        """A function that returns the source of backups; None in a broker without local files."""
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()
