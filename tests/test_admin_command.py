@@ -15,8 +15,8 @@ from compat_tests import pulsaradmin_names
 
 from command_line import imported_by, run
 from pyxbroker.admin import endpoints
-from pyxbroker.cli import admin
-from pyxbroker.cli.admin import completion, contexts, messages, output, rows, running
+from pyxbroker.cli import admin, contexts, login_options
+from pyxbroker.cli.admin import completion, messages, output, rows, running
 from pyxbroker.client.http import HttpAnswer
 from test_client_admin import Web, reply
 
@@ -259,7 +259,7 @@ tls-allow-insecure = true
 
 def completed(*arguments: str) -> Any:
     options = admin.admin_parser().parse([*arguments, "tenants", "list"])
-    contexts.complete(options)
+    login_options.complete(options)
     return options
 
 
@@ -280,7 +280,7 @@ def test_options_come_before_contexts_and_a_named_context_before_client_conf(
     )
     monkeypatch.setenv(contexts.CLIENT_CONF, str(conf))
     found = completed()
-    assert (found.admin_url, found.auth_params, found.verify_host) == (
+    assert (found.admin_url, found.auth_params, found.tls_enable_hostname_verification) == (
         "http://conf:1",
         "me:secret=1",
         False,

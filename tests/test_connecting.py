@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyxbroker.cli import Parser, connecting
+from pyxbroker.cli import Parser, connecting, contexts, login_options
 from pyxbroker.client.authentication import BasicAuthentication, TokenAuthentication
 from pyxbroker.client.errors import (
     AnswerTimeout,
@@ -35,14 +35,24 @@ useKeyStoreTls=
 
 def settings(*arguments: str, url: str = "pulsar://a:1,b:2") -> ClientSettings:
     parser = Parser("x", "x")
-    connecting.add_login_options(parser)
-    return connecting.client_settings(parser.parse(arguments), url, "--url", ("pulsar",))
+    login_options.add_service_url(parser, "--url")
+    login_options.add_login_options(parser)
+    options = parser.parse(("--url", url, *arguments))
+    login_options.complete(options)
+    connecting.check_service_url(options.service_url, "--url")
+    return connecting.client_settings(options, options.service_url)
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv(contexts.CLIENT_CONF, raising=False)
 
 
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "client.conf").write_text(CONF)
-    monkeypatch.setenv(connecting.CLIENT_CONF, str(tmp_path / "client.conf"))
+    monkeypatch.setenv(contexts.CLIENT_CONF, str(tmp_path / "client.conf"))
 
 
 def test_what_the_command_line_lacks_is_in_client_conf(conf: None) -> None:
@@ -59,8 +69,7 @@ def test_what_the_command_line_lacks_is_in_client_conf(conf: None) -> None:
     assert isinstance(found.authentication, TokenAuthentication)
 
 
-def test_certificates_are_verified_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(connecting.CLIENT_CONF, raising=False)
+def test_certificates_are_verified_unless_told_otherwise() -> None:
     found = settings().tls
     assert (found.trusted, found.accept_untrusted, found.verify_host) == (None, False, True)
     assert settings("--tls-allow-insecure").tls.accept_untrusted
@@ -69,7 +78,7 @@ def test_certificates_are_verified_unless_told_otherwise(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "url", "sentence"),
     [
-        ((), "http://a", "--url is 'http://a'; expected pulsar://HOST:PORT."),
+        ((), "http://a", "--url is 'http://a'; expected pulsar://HOST:PORT or"),
         ((), "pulsar://a:x", "a port is a number"),
         (("--auth-plugin", "x"), "pulsar://a", "expected token, basic, tls, oauth2"),
         (("--auth-params", "x:y"), "pulsar://a", "--auth-params needs --auth-plugin"),
@@ -81,9 +90,7 @@ def test_wrong_usage_is_a_sentence_and_status_2(
     url: str,
     sentence: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(connecting.CLIENT_CONF, raising=False)
     with pytest.raises(SystemExit) as ended:
         settings(*arguments, url=url)
     assert ended.value.code == 2
@@ -93,11 +100,11 @@ def test_wrong_usage_is_a_sentence_and_status_2(
 def test_a_client_conf_that_cannot_be_read_ends_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(connecting.CLIENT_CONF, "/does/not/exist")
+    monkeypatch.setenv(contexts.CLIENT_CONF, "/does/not/exist")
     with pytest.raises(SystemExit) as ended:
         settings()
     assert ended.value.code == 1
-    assert "PULSAR_CLIENT_CONF: " in capsys.readouterr().err
+    assert "the file that PULSAR_CLIENT_CONF names" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

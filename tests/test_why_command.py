@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.cli import why
+from pyxbroker.cli import login_options, why
 from pyxbroker.cli.broker_requests import failure
 from pyxbroker.client.errors import (
     AnswerTimeout,
@@ -38,6 +38,7 @@ def ask(web_reply: bytes, *arguments: str) -> tuple[Any, Web]:
     async def main() -> tuple[Any, Web]:
         async with Web(lambda method, target: web_reply) as web:
             options = why._parser().parse([*arguments, "--admin-url", web.url])
+            login_options.complete(options)
             path = why.topic_path(options.topic, why._resource(options.subscription))
             return await why._ask(options, path), web
 
@@ -78,7 +79,7 @@ def test_credentials_are_sent(arguments: list[str], header: str) -> None:
 def test_an_unknown_kind_of_login_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask(reply(b"{}"), "t", "--auth-plugin", "none-such")
-    assert "--auth-plugin none-such is not known." in capsys.readouterr().err
+    assert "--auth-plugin is 'none-such'; expected token," in capsys.readouterr().err
 
 
 def test_the_text_has_the_sentence_first_and_each_value_in_a_line_of_its_own() -> None:

@@ -23,7 +23,7 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
 from pyxbroker.cli.broker_requests import admin_client, check_url, failure, refusal
 from pyxbroker.cli.data_directory import DataDirectoryError, lock_used
-from pyxbroker.cli.login_options import DEFAULT_URL, add_login_options
+from pyxbroker.cli.login_options import add_admin_url, add_login_options, complete
 from pyxbroker.client.admin import json_of
 from pyxbroker.client.errors import ClientError, HttpRefused
 from pyxbroker.settings.config import Config
@@ -87,8 +87,8 @@ def create(arguments: Sequence[str]) -> None:
     add("--base", metavar="DIR", help="An earlier backup of the same data directory.")
     add("--data", metavar="DIR", help="The data directory of a stopped broker.")
     add("--config", metavar="FILE", help="The configuration file of that broker.")
+    add_admin_url(parser)
     add_login_options(parser)
-    parser.set_defaults(admin_url=DEFAULT_URL)
     options = parser.parse(arguments)
     from pyxbroker.backup.create import check_target
 
@@ -122,6 +122,7 @@ class _Asking:
     """The requests to the broker for one backup."""
 
     def __init__(self, options: Namespace) -> None:
+        complete(options)
         check_url(options.admin_url)
         self._options = options
         self._path = ""

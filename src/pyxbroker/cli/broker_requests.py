@@ -6,9 +6,9 @@ from argparse import Namespace
 from urllib.parse import urlsplit
 
 from pyxbroker.cli import fail
+from pyxbroker.cli.connecting import client_settings
 from pyxbroker.client.addresses import ServiceUrl
 from pyxbroker.client.admin import AdminClient
-from pyxbroker.client.authentication import Authentication, TokenAuthentication, method_named
 from pyxbroker.client.errors import (
     AnswerTimeout,
     BadSetting,
@@ -20,41 +20,23 @@ from pyxbroker.client.errors import (
     UntrustedCertificate,
 )
 from pyxbroker.client.settings import ClientSettings
-from pyxbroker.client.tls import TlsSettings
 
 UNAUTHORIZED, FORBIDDEN = 401, 403
 TIMEOUT_S = 30.0
 
 
 def admin_client(options: Namespace) -> AdminClient:
-    """Return a client for the broker that the options name. Raises BadSetting."""
+    """Return a client for the broker that the options name."""
     return AdminClient(admin_settings(options))
 
 
 def admin_settings(options: Namespace) -> ClientSettings:
-    """Return the settings of a client for the broker that the options name. Raises BadSetting."""
-    tls = TlsSettings(
-        options.tls_trust_cert_path,
-        "--tls-trust-cert-path",
-        accept_untrusted=bool(options.tls_allow_insecure),
-        verify_host=getattr(options, "verify_host", True),
-    )
+    """Return the settings of a client for the broker that the options name.
+
+    Exits after wrong usage.
+    """
     timeout_s = getattr(options, "request_timeout", None) or TIMEOUT_S
-    return ClientSettings(
-        options.admin_url, _authentication(options), tls, operation_timeout_s=timeout_s
-    )
-
-
-def _authentication(options: Namespace) -> Authentication:
-    """Return the login that the options describe. Raises BadSetting."""
-    if options.token is not None:
-        return TokenAuthentication("--token", options.token)
-    if options.auth_plugin is None:
-        return Authentication()
-    method = method_named(options.auth_plugin)
-    if method is None:
-        fail(f"--auth-plugin {options.auth_plugin} is not known")
-    return method("--auth-params", options.auth_params or "")
+    return client_settings(options, options.admin_url, operation_timeout_s=timeout_s)
 
 
 def check_url(url: str) -> None:

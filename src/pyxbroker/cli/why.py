@@ -23,7 +23,7 @@ from pyxbroker.cli.broker_requests import (
     failure,
     refusal,
 )
-from pyxbroker.cli.login_options import DEFAULT_URL, add_login_options
+from pyxbroker.cli.login_options import add_admin_url, add_login_options, complete
 from pyxbroker.client.admin import topic_path
 from pyxbroker.client.errors import ClientError, HttpRefused
 
@@ -49,6 +49,7 @@ def command(arguments: Sequence[str]) -> None:
         path = topic_path(options.topic, _resource(options.subscription))
     except InvalidTopicName as error:
         fail(str(error))
+    complete(options)
     check_url(options.admin_url)
     try:
         answer = asyncio.run(_ask(options, path))
@@ -67,6 +68,7 @@ def _parser() -> Parser:
     parser = Parser("why", ABOUT, "[OPTIONS] TOPIC [SUBSCRIPTION]")
     parser.add_argument("topic", metavar="TOPIC", help="The topic, or one of its partitions.")
     parser.add_argument("subscription", metavar="SUBSCRIPTION", nargs="?", help="A subscription.")
+    add_admin_url(parser)
     add_login_options(parser)
     parser.options.add_argument(
         "--output",
@@ -74,7 +76,6 @@ def _parser() -> Parser:
         default="text",
         help="text or json [%(default)s].",
     )
-    parser.set_defaults(admin_url=DEFAULT_URL)
     return parser
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pyxbroker.cli import Parser, no_such
 from pyxbroker.cli.admin.output import FORMATS
-from pyxbroker.cli.login_options import add_login_options
+from pyxbroker.cli.login_options import add_admin_url, add_login_options
 
 # Each group with its text in the help; its module in tables/ has the same name with _ for -.
 GROUPS = {
@@ -86,6 +86,7 @@ def admin_parser() -> Parser:
     width = max(map(len, commands))
     lines = (f"{each:{width}}  {about}" for each, about in commands.items())
     parser.add_argument_group("Groups", "\n".join(lines))
+    add_admin_url(parser)
     add_login_options(parser)
     add = parser.options.add_argument
     add(
@@ -96,7 +97,6 @@ def admin_parser() -> Parser:
     )
     add("--tls-provider", metavar="NAME", help="No effect: it is one of Java.")
     add("--request-timeout", metavar="SECONDS", type=int, help="Time for one request [30].")
-    add("--context", metavar="NAME", help="A context of contexts.toml.")
     add_common_options(parser)
     return parser
 

@@ -12,9 +12,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pyxbroker.base.command_line import Group, Parser, fail
-from pyxbroker.cli.admin import GROUPS, add_common_options, contexts, output
+from pyxbroker.cli.admin import GROUPS, add_common_options, output
 from pyxbroker.cli.admin.rows import Command, Encoded, Option, Pairs
 from pyxbroker.cli.broker_requests import admin_client, check_url, failure, refusal
+from pyxbroker.cli.login_options import complete
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import ClientError, HttpRefused
 
@@ -37,7 +38,7 @@ def run_group(group: str, words: Sequence[str], options: argparse.Namespace) -> 
     for each in ("output", "yes"):
         if hasattr(values, each):
             setattr(options, each, getattr(values, each))
-    contexts.complete(options)
+    complete(options)
     check_url(options.admin_url)
     confirm(group, name, commands[name], values, getattr(options, "yes", False))
     answer = asyncio.run(_send(commands[name], values, options))

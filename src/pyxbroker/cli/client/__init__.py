@@ -20,6 +20,7 @@ WITH_VALUE = frozenset(
     (
         *("--url", "--listener-name", "--token", "--auth-plugin", "--auth-params"),
         *("--tls-trust-cert-path", "--tlsTrustCertsFilePath", "-ml", "--memory-limit"),
+        "--context",
     )
 )
 """The options with a value that may stand before the command."""

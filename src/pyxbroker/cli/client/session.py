@@ -14,14 +14,8 @@ from typing import NoReturn
 
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.cli import INTERRUPTED, Parser, fail
-from pyxbroker.cli.connecting import (
-    BROKER_URL,
-    CLIENT_CONF,
-    add_login_options,
-    client_conf,
-    client_settings,
-    failure,
-)
+from pyxbroker.cli.connecting import check_service_url, client_settings, failure
+from pyxbroker.cli.login_options import add_login_options, add_service_url, complete
 from pyxbroker.client.client import Client
 from pyxbroker.client.errors import ClientError
 from pyxbroker.client.settings import ClientSettings
@@ -42,7 +36,7 @@ def parser_of(name: str, about: str, arguments: str = "[OPTIONS] TOPIC") -> Pars
     parser = Parser(f"client {name}", about, arguments)
     parser.add_argument("topic", metavar="TOPIC", help="The topic, or one of its partitions.")
     add = parser.options.add_argument
-    add("--url", metavar="URL", help=f"pulsar:// or pulsar+ssl://host:port [{BROKER_URL}].")
+    add_service_url(parser, "--url")
     add("--listener-name", metavar="NAME", help="The advertised listener of brokers to use.")
     add_login_options(parser)
     add("-ml", "--memory-limit", help="Accepted for scripts of pulsar-client; without effect.")
@@ -86,11 +80,10 @@ def run(options: Namespace, counts: Counts, work: Callable[[Client], Awaitable[N
 
     Ctrl-C cancels the work, which may take a moment to end; the second one ends the process.
     """
-    conf = client_conf()
-    url, name = options.url, "--url"
-    if url is None and "brokerServiceUrl" in conf:
-        url, name = conf["brokerServiceUrl"], f"brokerServiceUrl in {CLIENT_CONF}"
-    settings = client_settings(options, url or BROKER_URL, name, ("pulsar", "pulsar+ssl"))
+    complete(options)
+    url = options.service_url
+    check_service_url(url, "--url")
+    settings = client_settings(options, url, listener=options.listener_name or "")
     try:
         asyncio.run(_run(settings, counts, work))
     except asyncio.CancelledError:

@@ -8,12 +8,9 @@ from pathlib import Path
 
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.cli import Parser, fail
-from pyxbroker.client.addresses import ServiceUrl
-from pyxbroker.client.authentication import Authentication, method_named
-from pyxbroker.client.errors import BadSetting, ClientError
+from pyxbroker.cli import Parser, connecting, fail
+from pyxbroker.cli.login_options import add_login_options, add_service_url, complete
 from pyxbroker.client.settings import ClientSettings
-from pyxbroker.client.tls import TlsSettings
 
 _ONE_LOOP = "one event loop serves all connections; start several processes to use several cores"
 _TRANSACTIONS = "this broker has no transactions"
@@ -67,16 +64,8 @@ class PerfParser(Parser):
 
 def add_connection_options(parser: Parser) -> None:
     add = parser.options.add_argument
-    add(
-        *("-u", "--service-url"),
-        metavar="URL",
-        default="pulsar://127.0.0.1:6650",
-        help="Service URL of the brokers [%(default)s].",
-    )
-    add("--auth-plugin", metavar="CLASS", help="The kind of login, as in pulsar-perf.")
-    add("--auth-params", metavar="TEXT", default="", help="The parameters of the login.")
-    add("--trust-cert-file", metavar="FILE", help="PEM file of trusted authorities.")
-    add("--tls-allow-insecure", action="store_true", help="Accept any certificate.")
+    add_service_url(parser, "-u", "--service-url")
+    add_login_options(parser)
     add("--listener-name", metavar="NAME", default="", help="The advertised listener.")
     add(
         *("-c", "--max-connections"),
@@ -109,36 +98,15 @@ def add_topic_options(parser: Parser) -> None:
 
 def client_settings(options: Namespace) -> ClientSettings:
     """Return the settings of the client that the options describe. Exits after a wrong one."""
-    if not options.service_url.startswith(("pulsar://", "pulsar+ssl://")):
-        url = options.service_url
-        fail(f"--service-url is {url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", 2)
-    try:
-        ServiceUrl(options.service_url)
-        return ClientSettings(
-            options.service_url,
-            _authentication(options),
-            TlsSettings(
-                options.trust_cert_file,
-                "--trust-cert-file",
-                accept_untrusted=options.tls_allow_insecure,
-            ),
-            lookup_retry_s=3.0,
-            listener=options.listener_name,
-            client_version="pyxbroker-perf",
-        )
-    except BadSetting as error:
-        fail(str(error), 2)
-    except ClientError as error:
-        fail(str(error))
-
-
-def _authentication(options: Namespace) -> Authentication:
-    if options.auth_plugin is None:
-        return Authentication()
-    method = method_named(options.auth_plugin)
-    if method is None:
-        fail(f"--auth-plugin {options.auth_plugin} is not known")
-    return method("--auth-params", options.auth_params)
+    complete(options)
+    connecting.check_service_url(options.service_url, "--service-url")
+    return connecting.client_settings(
+        options,
+        options.service_url,
+        lookup_retry_s=3.0,
+        listener=options.listener_name,
+        client_version="pyxbroker-perf",
+    )
 
 
 def topics(names: Iterable[str], count: int = 1, separator: str = "-") -> tuple[str, ...]:

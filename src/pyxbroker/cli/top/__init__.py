@@ -12,13 +12,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cli.admin import contexts
 from pyxbroker.cli.broker_requests import admin_settings, check_url, failure, refusal
-from pyxbroker.cli.login_options import add_login_options
+from pyxbroker.cli.login_options import add_admin_url, add_login_options, complete
 from pyxbroker.cli.top.page import SORTS, whole_page
 from pyxbroker.cli.top.samples import Row, Snapshot
 from pyxbroker.cli.top.watch import Watch
-from pyxbroker.client.errors import BadSetting, ClientError, HttpRefused
+from pyxbroker.client.errors import ClientError, HttpRefused
 
 ABOUT = """\
 Show topics by rate, subscriptions by backlog and age, connections, storage and the
@@ -38,12 +37,9 @@ def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     if options.interval <= 0 or options.rows < 0:
         fail("--interval has to be above 0, and --rows not below.", 2)
-    contexts.complete(options)
+    complete(options)
     check_url(options.admin_url)
-    try:
-        settings = admin_settings(options)
-    except BadSetting as error:
-        fail(str(error), 2)
+    settings = admin_settings(options)
     is_once = options.once or options.output == "json"
     if not is_once and not (sys.stdout.isatty() and sys.stdin.isatty()):
         fail("stdin and stdout are no terminal: use --once.", 2)
@@ -65,9 +61,8 @@ def command(arguments: Sequence[str]) -> None:
 def _parser() -> Parser:
     parser = Parser("top", ABOUT)
     add = parser.options.add_argument
-    add("--context", metavar="NAME", help="A context, as in pyxbroker admin.")
+    add_admin_url(parser)
     add_login_options(parser)
-    parser.set_defaults(tls_enable_hostname_verification=None)
     add("--this-broker", action="store_true", help="Ask no other brokers of the cluster.")
     add("--interval", metavar="S", type=float, default=2.0, help="Seconds [%(default)g].")
     add("--once", action="store_true", help="Print one page, and end.")

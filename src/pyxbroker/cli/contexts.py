@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from pyxbroker.base.command_line import fail, no_such
-from pyxbroker.cli.login_options import DEFAULT_URL
 
 CLIENT_CONF = "PULSAR_CLIENT_CONF"
 # The settings of a context, and the keys of client.conf for them.
 KEYS = {
     "admin-url": "webServiceUrl",
+    "service-url": "brokerServiceUrl",
     "token": "",
     "auth-plugin": "authPlugin",
     "auth-params": "authParams",
     "tls-trust-cert-path": "tlsTrustCertsFilePath",
     "tls-allow-insecure": "tlsAllowInsecureConnection",
     "tls-enable-hostname-verification": "tlsEnableHostnameVerification",
+    "tls-certificate-file": "tlsCertificateFilePath",
+    "tls-key-file": "tlsKeyFilePath",
 }
 _FLAGS = ("tls-allow-insecure", "tls-enable-hostname-verification")
 
@@ -31,17 +33,15 @@ def contexts_file() -> Path:
 
 
 def complete(options: Namespace) -> None:
-    """Set the options that are not given."""
+    """Set the options that are not given; None if nothing has them."""
     found = _settings(options.context)
     has_login = options.token is not None or options.auth_plugin is not None
     for name in KEYS:
         dest = name.replace("-", "_")
         if has_login and name in ("token", "auth-plugin", "auth-params"):
-            continue
-        if getattr(options, dest) is None:
+            continue  # a login of the command line is not completed
+        if getattr(options, dest, None) is None:
             setattr(options, dest, found.get(name))
-    options.admin_url = options.admin_url or DEFAULT_URL
-    options.verify_host = options.tls_enable_hostname_verification is not False
 
 
 def _settings(name: str | None) -> dict[str, Any]:
