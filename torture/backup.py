@@ -197,7 +197,7 @@ class BackupTorture:
         topics: list[TopicModel],
         state: StateLoad,
         base: Path | None,
-    ) -> Path:
+    ) -> Path | None:
         await asyncio.sleep(self.random.random() * self.options.load_s)
         backup = home / f"backup-{number}"
         arguments = ["--admin-url", broker.web_url, "--json"]
@@ -225,6 +225,8 @@ class BackupTorture:
             print(f"round {number}, seed {self.options.seed}: {each}", flush=True)
         if self.options.verbose and not found:
             print(f"round {number}: ok, {self.durations_s[-1]:.2f} s", flush=True)
+        if status:
+            return base
         if base is not None:
             shutil.rmtree(base)
         return backup
