@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pulsar
@@ -62,6 +63,7 @@ def test_a_running_and_a_stopped_broker_are_backed_up_and_restored(
     bodies = [b"%d" % number for number in range(150)]
     publish(broker, bodies[:100])
     assert broker.rest("POST", f"{SUBSCRIPTION}/skip/30")[0] == 204
+    time.sleep(2)  # what has no receipt is stored within a second
     running, stopped = tmp_path / "running", tmp_path / "stopped"
     assert "Created" in done("create", running, "--admin-url", broker.web_url)
     publish(broker, bodies[100:])

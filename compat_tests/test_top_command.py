@@ -87,13 +87,16 @@ class Terminal:
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 140, 0, 0))
         self._before = termios.tcgetattr(other)
         self._other = other
+        # Curses prefers these to the size of the terminal.
+        env = {name: each for name, each in os.environ.items() if name not in ("LINES", "COLUMNS")}
         self.process = subprocess.Popen(
-            words,
+            # A shell's background job ignores Ctrl-C, and its children would.
+            ["env", "--default-signal=INT", *words],
             stdin=other,
             stdout=other,
             stderr=other,
             start_new_session=True,
-            env=os.environ | {"TERM": "xterm"},
+            env=env | {"TERM": "xterm"},
         )
         self._shown = b""
 

@@ -21,7 +21,7 @@ SPACE = ERRORS[3:5]
 PROMISES = {
     "waits": "The caller waits and is served. Other clients are not delayed.",
     "read again": "A read error is not damage. The broker retries at most a second later, for as "
-    "long as the error lasts.[^read-again] Consumers wait, no entry is skipped, and no older state "
+    "long as the error lasts. Consumers wait, no entry is skipped, and no older state "
     "is taken for the newest.",
     "journal ends": "Nothing more is acknowledged. Writes are refused immediately with a reason, "
     "all acknowledged messages can be read, and health is 503. A restart recovers all of them. "
@@ -219,7 +219,7 @@ def markdown() -> str:
     lines += ["", "The promises:", ""]
     lines += [f"- **{name}**: {text}" for name, text in PROMISES.items()]
     lines += ["", "A dash: the call has no such error.", ""]
-    lines += ["Calls that the broker does not make:[^no-call]", ""]
+    lines += ["Calls that the broker does not make:", ""]
     for kind, name in FILES.items():
         made = {row.call for row in ROWS if row.kind == kind}
         never = [call for call in CALLS if call not in made]
