@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyxbroker.base.command_line import fail, no_such
+from pyxbroker.base.properties import ConfigError, read_properties
 
 CLIENT_CONF = "PULSAR_CLIENT_CONF"
 # The settings of a context, and the keys of client.conf for them.
@@ -87,15 +88,13 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 def _client_conf(file: Path) -> dict[str, Any]:
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, ValueError) as error:
-        fail(f"Cannot read the file that {CLIENT_CONF} names, {file}: {error}")
     names = {key: name for name, key in KEYS.items() if key}
     found: dict[str, Any] = {}
-    for line in lines:
-        key, equals, value = line.strip().partition("=")
-        if key.strip() in names and equals and not line.lstrip().startswith("#") and value.strip():
-            name = names[key.strip()]
-            found[name] = value.strip() == "true" if name in _FLAGS else value.strip()
+    try:
+        for _, key, text in read_properties(file):
+            if key in names and (value := text.strip()):
+                name = names[key]
+                found[name] = value == "true" if name in _FLAGS else value
+    except ConfigError as error:
+        fail(f"Cannot read the file that {CLIENT_CONF} names: {error}")
     return found

@@ -10,9 +10,10 @@ from pyxbroker.cli.perf.options import (
     REFUSED,
     PerfParser,
     add_connection_options,
+    add_duration_option,
+    add_messages_option,
     add_output_options,
     add_topic_options,
-    count,
     positive,
     seconds,
     topics,
@@ -77,20 +78,8 @@ def _parser() -> PerfParser:
     add_topic_options(parser)
     add_consumer_options(parser)
     add = parser.options.add_argument
-    add(
-        *("-m", "--num-messages"),
-        type=count,
-        metavar="N",
-        default=0,
-        help="Messages of all consumers together; 0: without end [%(default)s].",
-    )
-    add(
-        *("-time", "--test-duration"),
-        type=seconds,
-        metavar="S",
-        default=0.0,
-        help="Time of the test; 0: without end [%(default)g].",
-    )
+    add_messages_option(parser, "-m", "consumers")
+    add_duration_option(parser)
     add(
         *("-sp", "--subscription-position"),
         choices=("Latest", "Earliest"),

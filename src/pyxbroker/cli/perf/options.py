@@ -96,6 +96,27 @@ def add_topic_options(parser: Parser) -> None:
     )
 
 
+def add_messages_option(parser: Parser, short: str, of: str) -> None:
+    """Add the number of messages. of: whose messages these are."""
+    parser.options.add_argument(
+        *(short, "--num-messages"),
+        type=count,
+        metavar="N",
+        default=0,
+        help=f"Messages of all {of} together; 0: without end [%(default)s].",
+    )
+
+
+def add_duration_option(parser: Parser, default: float = 0.0) -> None:
+    parser.options.add_argument(
+        *("-time", "--test-duration"),
+        type=seconds,
+        metavar="S",
+        default=default,
+        help="Time of the test; 0: without end [%(default)g].",
+    )
+
+
 def client_settings(options: Namespace) -> ClientSettings:
     """Return the settings of the client that the options describe. Exits after a wrong one."""
     complete(options)

@@ -9,6 +9,8 @@ from pyxbroker.cli.perf.options import (
     REFUSED,
     PerfParser,
     add_connection_options,
+    add_duration_option,
+    add_messages_option,
     add_output_options,
     add_topic_options,
     count,
@@ -83,13 +85,7 @@ def _parser() -> PerfParser:
     add_producer_options(parser)
     add = parser.options.add_argument
     add("--separator", metavar="TEXT", default="-", help="Between topic and number [-].")
-    add(
-        *("-m", "--num-messages"),
-        type=count,
-        metavar="N",
-        default=0,
-        help="Messages of all producers together; 0: without end [%(default)s].",
-    )
+    add_messages_option(parser, "-m", "producers")
     add_time_options(parser)
     add_connection_options(parser)
     add_output_options(parser)
@@ -97,15 +93,8 @@ def _parser() -> PerfParser:
 
 
 def add_time_options(parser: PerfParser, default: float = 0.0) -> None:
-    add = parser.options.add_argument
-    add(
-        *("-time", "--test-duration"),
-        type=seconds,
-        metavar="S",
-        default=default,
-        help="Time of the test; 0: without end [%(default)g].",
-    )
-    add(
+    add_duration_option(parser, default)
+    parser.options.add_argument(
         "--warmup-time",
         type=seconds,
         metavar="S",

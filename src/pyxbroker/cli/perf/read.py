@@ -9,11 +9,11 @@ from pyxbroker.cli.perf.options import (
     REFUSED,
     PerfParser,
     add_connection_options,
+    add_duration_option,
+    add_messages_option,
     add_output_options,
     add_topic_options,
-    count,
     positive,
-    seconds,
     topics,
 )
 from pyxbroker.cli.perf.running import run, write_files
@@ -62,20 +62,8 @@ def _parser() -> PerfParser:
         default="earliest",
         help="earliest, latest, or LEDGER:ENTRY [%(default)s].",
     )
-    add(
-        *("-n", "--num-messages"),
-        type=count,
-        metavar="N",
-        default=0,
-        help="Messages of all readers together; 0: without end [%(default)s].",
-    )
-    add(
-        *("-time", "--test-duration"),
-        type=seconds,
-        metavar="S",
-        default=0.0,
-        help="Time of the test; 0: without end [%(default)g].",
-    )
+    add_messages_option(parser, "-n", "readers")
+    add_duration_option(parser)
     add(
         *("-q", "--receiver-queue-size"),
         type=positive,

@@ -292,13 +292,6 @@ COMMANDS = {
         "delayedDelivery",
         "the delayed delivery of messages",
         *policies.DELAYED_DELIVERY,
-        option(
-            "-md --maxDelay",
-            policies.DELAY_MAX,
-            "maxDeliveryDelayInMillis",
-            milliseconds,
-            default=0,
-        ),
     ),
     **of_namespace(
         "compaction-threshold",

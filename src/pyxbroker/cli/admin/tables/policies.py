@@ -280,8 +280,14 @@ DELAYED_DELIVERY = (
         milliseconds,
         default=1_000,
     ),
+    option(
+        "-md --maxDelay",
+        "The longest delay that a message may have: 1h, 2d; 0: no limit.",
+        "maxDeliveryDelayInMillis",
+        milliseconds,
+        default=0,
+    ),
 )
-DELAY_MAX = "The longest delay that a message may have: 1h, 2d; 0: no limit."
 INACTIVE_TOPICS = (
     *switch(
         "-e --enable-delete-while-inactive",

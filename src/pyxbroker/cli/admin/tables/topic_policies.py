@@ -14,7 +14,6 @@ from pyxbroker.cli.admin.rows import (
     delete,
     flag,
     get,
-    milliseconds,
     option,
     post,
     seconds,
@@ -75,13 +74,6 @@ def shared(scope: tuple[Option, ...]) -> dict[str, Command]:
             "delayedDelivery",
             "the delayed delivery of messages",
             *policies.DELAYED_DELIVERY,
-            option(
-                "-md --maxDelay",
-                policies.DELAY_MAX,
-                "maxDeliveryDelayInMillis",
-                milliseconds,
-                default=0,
-            ),
         ),
         **of(
             "compaction-threshold",
