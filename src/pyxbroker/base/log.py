@@ -1,6 +1,6 @@
 """The structured log: one line per event on stderr, as key=value pairs.
 
-    2026-01-31T12:00:00.123Z INFO broker.service event="topic loaded" topic=persistent://... ms=3
+    2026-01-31T12:00:00.123Z INFO topic event="a topic was compacted" topic=persistent://... left=3
 
 A line says what happened and to what. It never holds a payload, a message property, a token or a
 password. Repeated lines become one line with a count (log_limits.py).
