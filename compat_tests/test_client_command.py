@@ -298,6 +298,27 @@ def test_tail_prints_the_last_messages_and_those_that_come(
     assert re.fullmatch(r"pyxbroker: Interrupted: \d+ messages successfully read.\n", err)
 
 
+def test_tail_says_that_the_broker_is_gone_and_that_it_is_back(own_broker: BrokerFactory) -> None:
+    broker = own_broker()
+    broker.start()
+    run(broker, "produce", "orders", "-m", "0")
+    words = command(broker.url, "tail", "orders", "--output", "json")
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert _next_value(process) == "0"
+        run(broker, "produce", "orders", "-m", "1")
+        assert _next_value(process) == "1"
+        broker.kill()
+        assert process.stderr.readline().startswith("Connecting again: ")
+        broker.start()
+        assert process.stderr.readline() == "Connected again.\n"
+        run(broker, "produce", "orders", "-m", "2")
+        assert _next_value(process) == "2"
+        process.kill()
+
+
 def _next_value(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return str(json.loads(process.stdout.readline())["value"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pulsar
 import pytest
 from harness.brokers import Broker, pyxbroker_command
+
+from compat_tests.conftest import BrokerFactory
 
 FAST = ("-time", "1", "--warmup-time", "0", "--interval", "0")
 
@@ -113,9 +116,48 @@ def test_a_partitioned_topic_is_sent_to_all_partitions(
         assert (status, stats["msgInCounter"]) == (200, 100)
 
 
+def test_ctrl_c_ends_a_scenario_with_the_numbers_of_its_step(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    file, result = tmp_path / "mine.yaml", tmp_path / "result.json"
+    file.write_text(
+        "warm-up: 0\nsteps: [100, 200]\n"
+        f"groups: [{{kind: producers, topics: '{topic}', rate: step}}]"
+    )
+    options = ("--interval", "0.1", "--json", str(result), "-u", broker.url)
+    words = [*pyxbroker_command(), "perf", "scenario", "run", str(file), *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "Throughput" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert process.returncode == 0
+    assert "Aggregated" in rest and "200 msg/s" not in rest
+    found = json.loads(result.read_text())
+    assert (found["interrupted"], found["step"]) == (True, "100 msg/s")
+
+
+def test_a_lost_connection_ends_a_run_with_its_numbers(own_broker: BrokerFactory) -> None:
+    broker = own_broker()
+    broker.start()
+    options = ("--interval", "0.1", "--warmup-time", "0", "-u", broker.url)
+    words = [*pyxbroker_command(), "perf", "produce", "orders", *options]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        broker.kill()
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "Aggregated latency stats" in out
+    assert err.startswith("pyxbroker: The run has ended early: pulsar://")
+
+
 def test_a_broker_that_does_not_exist_is_an_error(topic: str) -> None:
     command = [*pyxbroker_command(), "perf", "produce", topic, "-u", "pulsar://127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "pulsar://127.0.0.1:1" in done.stderr
+    assert "No broker answers at pulsar://127.0.0.1:1: connection refused" in done.stderr
     assert "Traceback" not in done.stderr

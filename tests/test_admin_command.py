@@ -205,7 +205,9 @@ def test_a_refusal_is_a_sentence_and_status_1(capsys: pytest.CaptureFixture[str]
         (["namespaces", "set-deduplication", "a/b"], "-e/--enable -d/--disable is required"),
         (["namespaces", "unload", "a/b", "-d", "x"], "--destinationBroker needs --bundle."),
         (["--admin-url", "pulsar://x:1", "tenants", "list"], "expected http://HOST:PORT"),
-        ([], "required"),
+        (["--yes"], "required: GROUP"),
+        (["tenants", "list", "--token", "x"], "--token stands before the command: pyxbroker admin"),
+        (["tenants", "--token", "x", "list"], "--token stands before the command: pyxbroker admin"),
     ],
 )
 def test_wrong_usage_has_status_2_and_names_what_was_meant(
@@ -328,6 +330,7 @@ def test_a_table_has_a_row_for_each_object() -> None:
     assert output.table_of([{"a": 1, "b": "xyz"}, {"b": [2]}]) == "a  b\n1  xyz\n   [2]"
     assert output.table_of({"long": 1, "x": None}) == "long  1\nx"
     assert output.table_of([]) == ""
+    assert output.table_of({"a": ["x" * 100]}) == f'a  ["{"x" * 75}...'
 
 
 def test_messages_are_printed_with_a_dump() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -164,6 +165,11 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_nearest(
         (["standalone", "--set", "a"], "expected KEY=VALUE with a key of `pyxbroker config"),
         (["metadata", "--data", "x", "check"], "No such option '--data'."),
         (["metadata", "backup", "a", "b"], "Unexpected argument 'b'."),
+        (["client", "produce", "a"], "There is nothing to send"),
+        (["client", "produce", "a", "-m", "b", "-p", "c"], "--properties has 'c'; expected NAME="),
+        (["client", "produce", "a", "-m", "b", "--event-time", "c"], "'c' is not a time: expected"),
+        (["client", "read", "a", "-m", "first"], "'first'; expected latest, earliest, LEDGER:ENT"),
+        (["client", "read", "a", "-stp", "0001-01-01"], "'0001-01-01' is not a time: expected"),
     ],
 )
 def test_a_value_that_cannot_be_is_answered_with_what_can(
@@ -174,7 +180,7 @@ def test_a_value_that_cannot_be_is_answered_with_what_can(
     assert answer in finished.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("arguments", [[], ["metadata"]])
+@pytest.mark.parametrize("arguments", [[], ["metadata"], ["admin"]])
 def test_a_command_that_is_left_out_is_answered_with_the_help(arguments: list[str]) -> None:
     finished = run(*arguments)
     assert (finished.returncode, finished.stdout) == (2, "")
@@ -187,6 +193,24 @@ def test_of_settings_that_are_given_again_the_last_wins_and_all_count(tmp_path: 
     finished = run("standalone", "--data", tmp_path, *ANY_PORTS, *options, "--log-level", "debug")
     assert finished.returncode == 1
     assert "no address 192.0.2.1 (bindAddress)." in error_line(finished)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "arguments", "status"),
+    [
+        (">&-", "config", 0),
+        ("<&-", "admin topics delete orders", 2),
+        ("<&- >&- 2>&-", "top", 2),
+        ("2>&-", "client consume orders -s a -n -1", 2),
+    ],
+)
+def test_a_command_runs_without_standard_streams(
+    redirection: str, arguments: str, status: int
+) -> None:
+    line = f"{shlex.join(COMMAND)} {arguments} {redirection}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["config"], ["version"]])

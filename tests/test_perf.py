@@ -123,19 +123,32 @@ def test_defaults_and_short_names_of_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("groups: [", "not valid YAML"),
+        ("seconds: 1\ngroups: [", "not valid YAML: line 2: "),
         ("[]", "no mapping|not a mapping"),
         ("steps: [max]", "no groups"),
         ("groups: []\nwarm_up: 3", "unknown name 'warm_up'"),
         ("groups: [{kind: producer, topics: a}]", "kind 'producer'"),
         ("groups: [{kind: producers}]", "group 1.*topics"),
         ("groups: [{kind: producers, topics: a, siez: 3}]", "'siez'; did you mean size"),
-        ("groups: [{kind: producers, topics: a, count: 0}]", "0 is less than 1"),
-        ("groups: [{kind: producers, topics: a, rate: -1}]", "-1 is not a rate"),
+        (
+            "groups: [{kind: producers, topics: a, count: 0}]",
+            "count is 0; expected a whole",
+        ),
+        (
+            "groups: [{kind: producers, topics: a, rate: -1}]",
+            "rate is -1; expected max or",
+        ),
         ("groups: [{kind: producers, topics: a, keys: random}]", "batching: false"),
-        ("groups: [{kind: consumers, topics: a, type: Keyed}]", "'Keyed' is none of"),
+        (
+            "groups: [{kind: consumers, topics: a, type: Keyed}]",
+            "type is 'Keyed'; expected one of",
+        ),
         ("groups: [{kind: consumers, topics: 'persistent://a'}]", "group 1"),
-        ("steps: [fast]\ngroups: [{kind: consumers, topics: a}]", "mine has an error"),
+        ("steps: [fast]\ngroups: [{kind: consumers, topics: a}]", "steps is 'fast'; expected max"),
+        ("steps: []\ngroups: [{kind: consumers, topics: a}]", "expected a list of rates"),
+        ("seconds: .nan\ngroups: [{kind: consumers, topics: a}]", "seconds is nan; expected"),
+        ("groups: [{kind: producers, topics: a, batching: 'no'}]", "expected true or false"),
+        ("about: \a", "has characters that YAML forbids"),
     ],
 )
 def test_an_error_in_a_file_is_named(text: str, sentence: str) -> None:
@@ -149,6 +162,15 @@ def test_a_scenario_that_does_not_exist_is_named_with_those_that_do(
     with pytest.raises(SystemExit):
         main(["perf", "scenario", "run", "iot"])
     assert "iot is neither a scenario (iot-telemetry) nor a file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_text_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SystemExit):
+        main(["perf", "scenario", "run", str(tmp_path / "mine.yaml")])
+    assert "mine.yaml is not valid YAML: it is not text." in capsys.readouterr().err
 
 
 def test_the_list_has_each_scenario(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,12 +199,24 @@ def test_the_list_has_each_scenario(capsys: pytest.CaptureFixture[str]) -> None:
         (("consume", "a", "-ss", "x,y", "-ns", "3"), "--num-subscriptions is 3"),
         (("read", "a", "-m", "first"), "'first'"),
         (("latency",), "TOPIC"),
+        (("produce", "a", "-r", "fast"), "'fast' is not max, or a number"),
+        (("consume", "a", "-time", "nan"), "'nan' is not a number"),
     ],
 )
 def test_a_wrong_option_is_refused_with_a_sentence(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
 ) -> None:
     assert sentence in refusal(capsys, *arguments)
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--histogram-file"])
+def test_a_file_that_cannot_be_written_ends_the_command_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["perf", "produce", "a", "-u", "pulsar://127.0.0.1:1", option, str(tmp_path)])
+    assert ended.value.code == 1
+    assert f"{tmp_path} cannot be written: Is a directory." in capsys.readouterr().err
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 
@@ -62,6 +62,8 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
             allow_abbrev=False,
         )
+        self.leading: Callable[[], Parser] | None = None
+        """The parser of the options that stand before the command's name."""
         self.options = self.add_argument_group("Options")
         self.options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
 
@@ -71,6 +73,8 @@ class Parser(argparse.ArgumentParser):
         for each in unknown:
             name = each.partition("=")[0]
             if each.startswith("-") and name.strip("-"):
+                if self.leading is not None and name in (before := self.leading()).names:
+                    self.error(f"{name} stands before the command: {before.usage}")
                 self.error(no_such("option", name, self.names))
             if each != "--":
                 self.error(f"Unexpected argument {each!r}.")

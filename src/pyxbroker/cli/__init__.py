@@ -65,12 +65,12 @@ Examples:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. Raise SystemExit on failure."""
+    _open_closed_streams()
     try:
         try:
             _run(sys.argv[1:] if arguments is None else arguments)
         finally:
-            if sys.stdout is not None:  # None if the process was started without stdout
-                sys.stdout.flush()
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print(file=sys.stderr)
         fail("Interrupted.", INTERRUPTED)
@@ -78,6 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader has closed the pipe, like `head`. Redirect what Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that the process was started without. Otherwise a
+    file of the broker would get its number, and what libraries print there.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _run(arguments: Sequence[str]) -> None:

@@ -322,7 +322,7 @@ class ShownProgress(Progress):
         super().__init__()
         self.on_time: Callable[[], None] = _nothing
         self._what = what
-        self._is_shown = sys.stderr is not None and sys.stderr.isatty()
+        self._is_shown = sys.stderr.isatty()
         self._began = self._next = time.monotonic()
 
     def add(self, count: int) -> None:

@@ -29,7 +29,8 @@ _FLAGS = ("tls-allow-insecure", "tls-enable-hostname-verification")
 
 
 def contexts_file() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    # expanduser, unlike Path.home, accepts a user without a home, as in containers.
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     return Path(home) / "pyxbroker" / "contexts.toml"
 
 

@@ -346,7 +346,7 @@ def _restore_question(place: Place, copy: str | None, without_changes: bool) -> 
 def _confirm(question: str) -> bool:
     """Ask on stderr, because stdout may be used for JSON. Without stdin, the answer is no."""
     print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
-    answer = "" if sys.stdin is None else sys.stdin.readline()
+    answer = sys.stdin.readline()
     if not answer:
         print(file=sys.stderr)
     return answer.strip().lower() in ("y", "yes")

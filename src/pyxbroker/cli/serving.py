@@ -442,7 +442,7 @@ def _print_banner(config: Config, storage: StorageLine, service: Service) -> Non
     webs = [each for each in (web_url, addresses.web_url_tls) if each]
     title = f"pyxbroker {__version__}"
     text = BANNER.format(
-        title=BOLD.format(title) if sys.stdout is not None and sys.stdout.isatty() else title,
+        title=BOLD.format(title) if sys.stdout.isatty() else title,
         ready_ms=milliseconds_since_start(),
         storage=f"  {storage.name:<8} {storage.place}",
         broker="".join(f"  broker   {url}\n" for url in urls),

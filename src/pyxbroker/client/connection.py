@@ -32,6 +32,7 @@ from pyxbroker.client.errors import (
     TlsFailed,
     UntrustedCertificate,
     code_name,
+    network_reason,
 )
 from pyxbroker.client.receive_buffer import ReceiveBuffer
 from pyxbroker.client.settings import ClientSettings
@@ -207,12 +208,10 @@ class Connection(asyncio.BufferedProtocol):
             raise UntrustedCertificate(url, error.verify_message) from error
         except ssl.SSLError as error:
             raise TlsFailed(url, str(error)) from error
-        except (TimeoutError, asyncio.TimeoutError) as error:
-            raise ConnectFailed(url, str(error) or "timed out") from error
-        except OSError as error:
+        except (OSError, asyncio.TimeoutError) as error:
             if self.address.is_tls and isinstance(error, ConnectionResetError):
                 raise TlsFailed(url, str(error)) from error
-            raise ConnectFailed(url, str(error)) from error
+            raise ConnectFailed(url, network_reason(error)) from error
 
     async def _shake_hands(self) -> None:
         settings = self._settings
@@ -261,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = str(exc) if exc else CLOSED_BY_SERVER
+        reason = network_reason(exc) if isinstance(exc, OSError) else str(exc or CLOSED_BY_SERVER)
         self._end(ConnectionFailed(self.url, reason))
 
     def pause_writing(self) -> None:

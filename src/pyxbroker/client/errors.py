@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+
 from pyxbroker.proto import PulsarApi as pb
 
 RETRIABLE_CODES = frozenset(
@@ -43,6 +46,14 @@ class ConnectionFailed(ClientError):
 
 class ConnectFailed(ConnectionFailed):
     """No server accepts a connection at the address."""
+
+
+def network_reason(error: OSError | asyncio.TimeoutError) -> str:
+    """Return why a connection is not opened or has ended, without the event loop's words."""
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno).lower()  # type: ignore[arg-type]
+    text = error.strerror if isinstance(error, OSError) else ""  # of a name that is not known
+    return text or str(error) or "timed out"
 
 
 class TlsFailed(ConnectionFailed):

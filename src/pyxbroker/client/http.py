@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from pyxbroker.client.errors import (
     ProtocolFault,
     TlsFailed,
     UntrustedCertificate,
+    network_reason,
 )
 
 BODY_BYTES_MAX = 256 << 20
@@ -119,16 +119,8 @@ class HttpConnections:
         except ssl.SSLError as error:
             raise TlsFailed(origin, str(error)) from error
         except (OSError, asyncio.TimeoutError) as error:
-            raise ConnectFailed(origin, _reason(error)) from error
+            raise ConnectFailed(origin, network_reason(error)) from error
         return _HttpConnection(reader, writer)
-
-
-def _reason(error: OSError | asyncio.TimeoutError) -> str:
-    """Return why a connection cannot be opened, without asyncio's words about its calls."""
-    if isinstance(error, OSError) and (error.errno or 0) > 0:
-        return os.strerror(error.errno).lower()  # type: ignore[arg-type]
-    text = error.strerror if isinstance(error, OSError) else ""  # of a name that is not known
-    return text or str(error) or "timed out"
 
 
 class _NoAnswerBegan(Exception):

@@ -88,7 +88,12 @@ class LoadRun:
         self._links: dict[tuple[Address, bool], list[Link]] = {}
         self._producers: list[tuple[GroupNumbers, list[LoadProducer]]] = []
         self._next_link = 0
-        self._is_stopped = False
+        self.is_stopped = False
+        """True after `stop`."""
+        self.is_open = False
+        """True once all producers and consumers are registered."""
+        self.is_measuring = False
+        """True after the warm-up."""
         self._started_ns = self._sampled_ns = 0
 
     async def run(self) -> None:
@@ -107,7 +112,7 @@ class LoadRun:
 
     def stop(self) -> None:
         """End the run early, with its numbers."""
-        self._is_stopped = True
+        self.is_stopped = True
 
     def _all_links(self) -> list[Link]:
         return [each for links in self._links.values() for each in links]
@@ -163,10 +168,12 @@ class LoadRun:
 
     async def _measure(self) -> None:
         self._start()
+        self.is_open = True
         warm_up_s, seconds = self._settings.warm_up_s, self._settings.seconds
         if warm_up_s:
             await self._wait(warm_up_s)
             self._take_samples(is_warm_up=True)
+        self.is_measuring = True
         self._started_ns = self._sampled_ns
         cpu_ns = time.process_time_ns()
         end_ns = self._started_ns + int(seconds * 1e9) if seconds else None
@@ -216,7 +223,7 @@ class LoadRun:
 
     def _is_complete(self) -> bool:
         """Return True when each group with a number of messages has reached it, or after `stop`."""
-        if self._is_stopped:
+        if self.is_stopped:
             return True
         wanted = [each for each in self.numbers if each.group.messages]
         return bool(wanted) and all(

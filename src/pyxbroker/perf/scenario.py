@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,15 @@ def load(name: str) -> Scenario:
     """Return an installed scenario, or that of a file. Raises BadScenario and NeedsLibrary."""
     path = SHIPPED / f"{name}.yaml" if name in shipped() else Path(name)
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadScenario(f"{name} is not valid YAML: it is not text") from error
     except OSError as error:
         known = ", ".join(shipped())
         raise BadScenario(
             f"{name} is neither a scenario ({known}) nor a file that can be read: {error.strerror}"
         ) from error
-    return parse(path.stem, text)
+    return replace(parse(name, text), name=path.stem)
 
 
 def parse(name: str, text: str) -> Scenario:
@@ -85,7 +87,10 @@ def parse(name: str, text: str) -> Scenario:
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise BadScenario(f"{name} is not valid YAML: {error}") from error
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or "it has characters that YAML forbids"
+        raise BadScenario(f"{name} is not valid YAML: {line}{problem}") from error
     _check_names(name, found, _KEYS)
     rows = found.get("groups")
     if not isinstance(rows, list) or not rows:
@@ -95,34 +100,27 @@ def parse(name: str, text: str) -> Scenario:
         where = f"group {number} of {name}"
         try:
             group, has_step = _group(where, row, number)
-        except (TypeError, ValueError, KeyError, InvalidTopicName) as error:
+        except (ValueError, InvalidTopicName) as error:
             raise BadScenario(f"{where} has an error: {error}") from error
         groups.append(group)
         if has_step:
             stepped.add(group.name)
+    steps = found.get("steps", [MAXIMUM])
     try:
+        if not isinstance(steps, list) or not steps:
+            raise ValueError(f"steps is {steps!r}; expected a list of rates")
         return Scenario(
             name,
             " ".join(str(found.get("about", "")).split()),
             tuple(groups),
             frozenset(stepped),
-            tuple(rate_of(each) for each in found.get("steps", [MAXIMUM])),
-            float(found.get("seconds", 30)),
-            float(found.get("warm-up", 5)),
-            int(found.get("connections", 1)),
+            tuple(_rate("steps", each) for each in steps),
+            _number("seconds", found.get("seconds", 30)),
+            _number("warm-up", found.get("warm-up", 5)),
+            _integer(found, "connections", 1),
         )
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise BadScenario(f"{name} has an error: {error}") from error
-
-
-def rate_of(value: Any) -> float:
-    """Return messages per second; 0 stands for the maximum. Raises ValueError."""
-    if value == MAXIMUM:
-        return 0.0
-    rate = float(value)
-    if not 0 <= rate < 1e9:
-        raise ValueError(f"{value} is not a rate")
-    return rate
 
 
 def _group(where: str, row: Any, number: int) -> tuple[Group, bool]:
@@ -138,60 +136,83 @@ def _group(where: str, row: Any, number: int) -> tuple[Group, bool]:
 
 def _producers(row: Mapping[str, Any], number: int) -> ProducerGroup:
     rate = row.get("rate", MAXIMUM)
-    keys = _one_of(row.get("keys", "none"), KEYS)
-    is_batched = bool(row.get("batching", True))
+    keys = _one_of(row, "keys", "none", KEYS)
+    is_batched = row.get("batching", True)
+    if not isinstance(is_batched, bool):
+        raise ValueError(f"batching is {is_batched!r}; expected true or false")
     if is_batched and keys != "none":
         raise ValueError("messages of a batch have no keys; write batching: false")
     return ProducerGroup(
-        _topics(row["topics"]),
+        _topics(row),
         str(row.get("name", f"producers-{number}")),
-        _at_least(1, row.get("count", 1)),
+        _integer(row, "count", 1),
         str(row.get("producer-name", "")),
-        _at_least(0, row.get("size", 1024)),
-        0.0 if rate == STEP else rate_of(rate),
-        outstanding_max=_at_least(0, row.get("outstanding", 0)),
-        batch_messages=_at_least(1, row.get("batch-messages", 1000)) if is_batched else 1,
-        batch_bytes=_at_least(1, row.get("batch-bytes", 128 << 10)),
-        batch_delay_s=float(row.get("batch-delay-ms", 1)) / 1000,
-        codec=CODECS[_one_of(row.get("compression", "NONE"), tuple(CODECS))],
+        _integer(row, "size", 1024, 0),
+        0.0 if rate == STEP else _rate("rate", rate),
+        outstanding_max=_integer(row, "outstanding", 0, 0),
+        batch_messages=_integer(row, "batch-messages", 1000) if is_batched else 1,
+        batch_bytes=_integer(row, "batch-bytes", 128 << 10),
+        batch_delay_s=_number("batch-delay-ms", row.get("batch-delay-ms", 1)) / 1000,
+        codec=CODECS[_one_of(row, "compression", "NONE", tuple(CODECS))],
         keys=keys,
-        key_count=_at_least(1, row.get("key-count", 1 << 31)),
+        key_count=_integer(row, "key-count", 1 << 31),
     )
 
 
 def _consumers(row: Mapping[str, Any], number: int) -> ConsumerGroup:
-    subscriptions = row.get("subscriptions", [row.get("subscription", "perf")])
-    position = _one_of(row.get("position", "Latest"), ("Latest", "Earliest"))
+    position = _one_of(row, "position", "Latest", ("Latest", "Earliest"))
     return ConsumerGroup(
-        _topics(row["topics"]),
+        _topics(row),
         str(row.get("name", f"consumers-{number}")),
-        _at_least(1, row.get("count", 1)),
-        tuple(str(each) for each in subscriptions),
-        _one_of(row.get("type", "Shared"), TYPES),
+        _integer(row, "count", 1),
+        _names("subscriptions", row.get("subscriptions", row.get("subscription", "perf"))),
+        _one_of(row, "type", "Shared", TYPES),
         pb.CommandSubscribe.InitialPosition.Value(position),
-        _at_least(1, row.get("queue", 1000)),
+        _integer(row, "queue", 1000),
     )
 
 
-def _topics(names: Iterable[Any]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        names = [names]
-    found = tuple(str(TopicName.get(str(each))) for each in names)
-    if not found:
-        raise ValueError("topics is empty")
-    return found
+# --- values ---------------------------------------------------------------------------------------
 
 
-def _at_least(least: int, value: Any) -> int:
-    number = int(value)
-    if number < least:
-        raise ValueError(f"{value} is less than {least}")
+def _topics(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(TopicName.get(each)) for each in _names("topics", row.get("topics")))
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+        shown = "missing" if value is None else repr(value)
+        raise ValueError(f"{name} is {shown}; expected a name or a list of names")
+    return tuple(found)
+
+
+def _integer(row: Mapping[str, Any], name: str, default: int, least: int = 1) -> int:
+    value = row.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of at least {least}")
+    return value
+
+
+def _rate(name: str, value: Any) -> float:
+    """Return messages per second; 0 stands for the maximum."""
+    return 0.0 if value == MAXIMUM else _number(name, value, "max or ")
+
+
+def _number(name: str, value: Any, expected: str = "") -> float:
+    try:
+        number = float(value)  # in YAML 1e6 is text
+    except (TypeError, ValueError):
+        number = -1
+    if isinstance(value, bool) or not 0 <= number <= 1e9:
+        raise ValueError(f"{name} is {value!r}; expected {expected}a number from 0 to 1e9")
     return number
 
 
-def _one_of(value: Any, known: tuple[str, ...]) -> str:
+def _one_of(row: Mapping[str, Any], name: str, default: str, known: tuple[str, ...]) -> str:
+    value = row.get(name, default)
     if value not in known:
-        raise ValueError(f"{value!r} is none of {', '.join(known)}")
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
     return str(value)
 
 

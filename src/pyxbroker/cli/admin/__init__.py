@@ -63,7 +63,10 @@ Exit codes: 0 done; 1 refused, or no broker answers; 2 wrong usage.
 
 
 def command(arguments: Sequence[str]) -> None:
-    options = admin_parser().parse(arguments)
+    parser = admin_parser()
+    if not arguments:
+        parser.exit(2, parser.format_help())
+    options = parser.parse(arguments)
     name, *rest = options.words
     if name in HIDDEN or name in COMMANDS:
         from pyxbroker.cli.admin import completion
@@ -74,14 +77,14 @@ def command(arguments: Sequence[str]) -> None:
 
         running.run_group(name, rest, options)
     else:
-        admin_parser().error(no_such("command", name, [*GROUPS, *COMMANDS]))
+        parser.error(no_such("group", name, [*GROUPS, *COMMANDS]))
 
 
 def admin_parser() -> Parser:
     """Return the parser of the options before the group."""
     parser = Parser("admin", ABOUT, "[OPTIONS] GROUP COMMAND [ARGS]...")
     parser.epilog = EXAMPLES
-    parser.add_argument("words", nargs=argparse.PARSER, help=argparse.SUPPRESS)
+    parser.add_argument("words", metavar="GROUP", nargs=argparse.PARSER, help=argparse.SUPPRESS)
     commands = {**GROUPS, **COMMANDS}
     width = max(map(len, commands))
     lines = (f"{each:{width}}  {about}" for each, about in commands.items())

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 FORMATS = ("text", "json", "table")
+CELL_CHARACTERS_MAX = 80
+"""The characters that a table shows of an object or a list."""
 
 
 def text_of(value: Any) -> str:
@@ -72,4 +74,7 @@ def table_of(value: Any) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return shown(value) if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return shown(value)
+    text = json.dumps(value)
+    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[: CELL_CHARACTERS_MAX - 3]}..."

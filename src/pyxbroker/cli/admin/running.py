@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pyxbroker.base.command_line import Group, Parser, fail
-from pyxbroker.cli.admin import GROUPS, add_common_options, output
+from pyxbroker.cli.admin import GROUPS, add_common_options, admin_parser, output
 from pyxbroker.cli.admin.rows import Command, Encoded, Option, Pairs
 from pyxbroker.cli.broker_requests import admin_client, check_url, failure, refusal
 from pyxbroker.cli.login_options import complete
@@ -33,6 +33,7 @@ def run_group(group: str, words: Sequence[str], options: argparse.Namespace) -> 
     commands = table_of(group)
     abouts = {name: each.about for name, each in commands.items()}
     group_parser = Group(f"admin {group}", GROUPS[group], abouts, "")
+    group_parser.leading = admin_parser
     name, rest = group_parser.choose(words)
     values = parse(group, name, commands[name], rest)
     for each in ("output", "yes"):
@@ -66,6 +67,7 @@ def parse(group: str, name: str, command: Command, arguments: Sequence[str]) -> 
 def command_parser(group: str, name: str, command: Command) -> Parser:
     places = " ".join(each.names[0].upper() for each in command.options if each.is_argument)
     parser = Parser(f"admin {group} {name}", command.about, f"[OPTIONS] {places}".rstrip())
+    parser.leading = admin_parser
     exclusive: dict[str, Any] = {}
     for each in command.options:
         target: Any = parser.options

@@ -59,7 +59,7 @@ LOCAL_CLUSTER = "__local__"
 def produce(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     counts = Counts("produced", is_shown=True)
-    run(options, counts, lambda client: _produce(client, options, counts))
+    run(options, counts, _check, lambda client: _produce(client, options, counts))
     print(counts.sentence())
 
 
@@ -152,8 +152,6 @@ class _Input(NamedTuple):
 
 
 async def _produce(client: Client, options: Namespace, counts: Counts) -> None:
-    _check(options)
-    properties = _properties(options.properties)
     schema = await _schema(client, options)
     codec = _codec(schema)
     pair_key = _pair_key(options, codec)
@@ -173,7 +171,7 @@ async def _produce(client: Client, options: Namespace, counts: Counts) -> None:
             message = OutgoingMessage(
                 value,
                 key,
-                properties=properties,
+                properties=options.properties,
                 event_time_ms=options.event_time,
                 replicate_to=replicate_to,
             )
@@ -236,6 +234,7 @@ def _check(options: Namespace) -> None:
         )
     if options.encryption_key_name or options.encryption_key_value:
         raise UsageError("--encryption-key-name is not supported: use an official client.")
+    options.properties = _properties(options.properties)
 
 
 def _properties(texts: Sequence[str]) -> dict[str, str]:

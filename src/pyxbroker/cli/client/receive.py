@@ -57,6 +57,7 @@ Examples:
 """
 
 QUEUE_SIZE = 1000
+LOST_AFTER_S = 1.0
 TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 POSITIONS = {"latest": LATEST, "earliest": EARLIEST}
 _ID = re.compile(r"(\d{1,19}):(\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
@@ -184,15 +185,16 @@ def _receive(
     counts = Counts(done, is_shown=is_free)
 
     async def receive(client: Client) -> None:
-        _check(options)
         await work(client, options, counts, Printer(client, options))
 
-    run(options, counts, receive)
+    run(options, counts, _check, receive)
     if options.output == "text":
         print(counts.sentence(), file=sys.stderr)
 
 
 def _check(options: Namespace) -> None:
+    if getattr(options, "start_message_id", None) is not None:
+        options.start_message_id = _position(options.start_message_id)
     if options.num_messages < 0:
         raise UsageError(f"--num-messages is {options.num_messages}; expected 0 or more.")
     if getattr(options, "rate", 0) < 0 or getattr(options, "queue_size", 0) < 0:
@@ -232,7 +234,7 @@ async def _consume(client: Client, options: Namespace, counts: Counts, printer: 
 
 
 async def _read(client: Client, options: Namespace, counts: Counts, printer: Printer) -> None:
-    start = _position(options.start_message_id)
+    start = options.start_message_id
     if options.start_timestamp is not None:
         start = EARLIEST
     open_one = functools.partial(
@@ -353,6 +355,7 @@ async def _print_all(
 ) -> None:
     """Print messages up to their number, the end time or the last ones. Close the consumers."""
     pace = Pace(options.rate)
+    watching = asyncio.ensure_future(_watch(receiver.consumers))
     left = {} if last is None else {each: id for each, id in last.items() if id is not None}
     try:
         while last is None or left:
@@ -374,7 +377,22 @@ async def _print_all(
             if counts.messages == options.num_messages:
                 return
     finally:
+        watching.cancel()
         await receiver.close()
+
+
+async def _watch(consumers: Sequence[Consumer]) -> None:
+    """Print on stderr that consumers have no broker for a while, and that they have one again."""
+    is_lost = False
+    while True:
+        await asyncio.sleep(LOST_AFTER_S)
+        lost = [each for each in consumers if not each.url]
+        if lost and not is_lost:
+            reason = lost[0].last_failure or "no broker serves the topic"
+            print(f"Connecting again: {reason}.", file=sys.stderr, flush=True)
+        elif is_lost and not lost:
+            print("Connected again.", file=sys.stderr, flush=True)
+        is_lost = bool(lost)
 
 
 def _is_at(id: MessageId, last: MessageId) -> bool:

@@ -8,11 +8,12 @@ import re
 import signal
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.cli import INTERRUPTED, Parser, fail
 from pyxbroker.cli.connecting import check_service_url, client_settings, failure
 from pyxbroker.cli.login_options import add_login_options, add_service_url, complete
@@ -75,8 +76,13 @@ class Counts:
             self._has_line = False
 
 
-def run(options: Namespace, counts: Counts, work: Callable[[Client], Awaitable[None]]) -> None:
-    """Connect and do the work of a command. Exits with a sentence if it fails.
+def run(
+    options: Namespace,
+    counts: Counts,
+    check: Callable[[Namespace], None],
+    work: Callable[[Client], Awaitable[None]],
+) -> None:
+    """Check the options, connect and do the work of a command. Exits with a sentence if it fails.
 
     Ctrl-C cancels the work, which may take a moment to end; the second one ends the process.
     """
@@ -85,6 +91,8 @@ def run(options: Namespace, counts: Counts, work: Callable[[Client], Awaitable[N
     check_service_url(url, "--url")
     settings = client_settings(options, url, listener=options.listener_name or "")
     try:
+        TopicName.get(options.topic)
+        check(options)
         asyncio.run(_run(settings, counts, work))
     except asyncio.CancelledError:
         _end(counts, f"Interrupted: {counts.sentence()}", INTERRUPTED)
@@ -157,7 +165,7 @@ _NUMBER = re.compile(r"\d{1,16}")
 
 
 def milliseconds(text: str) -> int:
-    """Return a time in ms since 1970: a number of them, `now`, or ISO 8601. Raises ValueError."""
+    """Return a time in ms since 1970: a number of them, `now`, or ISO 8601. For argparse."""
     if _NUMBER.fullmatch(text):
         return int(text)
     if text == "now":
@@ -165,8 +173,14 @@ def milliseconds(text: str) -> int:
     from datetime import datetime
 
     # Python 3.10 does not know the Z of UTC.
-    moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    return int(moment.timestamp() * 1000)
-
-
-milliseconds.__name__ = "time"  # in argparse's message about a wrong value
+    try:
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        found = int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        found = -1
+    if found < 0:
+        raise ArgumentTypeError(
+            f"{text!r} is not a time: expected ms since 1970, now, or ISO 8601 such as"
+            " 2026-07-01T12:00:00Z."
+        )
+    return found

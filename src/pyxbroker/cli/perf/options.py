@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -145,28 +145,35 @@ def topics(names: Iterable[str], count: int = 1, separator: str = "-") -> tuple[
 
 def positive(text: str) -> int:
     """Return an integer of at least 1, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    return _integer(text, 1)
 
 
 def count(text: str) -> int:
     """Return an integer of at least 0, for argparse."""
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
+    if not (text.isdecimal() and int(text) >= least):
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}.")
+    return int(text)
 
 
 def seconds(text: str) -> float:
     """Return a number of at least 0, for argparse."""
-    number = float(text)
-    if not 0 <= number < 1e9:
-        raise ValueError
-    return number
+    return _number(text, "a number from 0 to 1,000,000,000")
 
 
 def rate(text: str) -> float:
     """Return messages per second; 0 stands for the maximum. For argparse."""
-    return 0.0 if text == "max" else seconds(text)
+    return 0.0 if text == "max" else _number(text, "max, or a number from 0 to 1,000,000,000")
+
+
+def _number(text: str, expected: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 1e9:
+        raise ArgumentTypeError(f"{text!r} is not {expected}.")
+    return number

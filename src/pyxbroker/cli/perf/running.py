@@ -15,6 +15,7 @@ from typing import Any
 import uvloop
 
 from pyxbroker.cli import fail
+from pyxbroker.cli.connecting import failure
 from pyxbroker.cli.perf.options import client_settings
 from pyxbroker.client.errors import ClientError
 from pyxbroker.perf.groups import Group
@@ -29,6 +30,7 @@ from pyxbroker.perf.results import (
     write_histogram_log,
 )
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BUSY_SHARE = 0.9
 """The share of a core above which the load generator is named as the possible limit."""
 
@@ -41,21 +43,27 @@ def run(
     warm_up_s: float = 0.0,
     ack_delay_s: float = 0.1,
 ) -> dict[str, Any]:
-    """Run groups and print their numbers. Returns the result as JSON has it. Exits on errors."""
-    if options.histogram_file is not None:
-        try:
-            import_hdrhistogram()
-        except NeedsLibrary as error:
-            fail(str(error))
+    """Run groups and print their numbers. Returns the result as JSON has it.
+
+    SIGINT and SIGTERM end the measurement early. Exits on errors; if a connection is lost, after
+    the numbers until then.
+    """
+    _check_files(options)
     progress = _Progress(options.interval)
     settings = RunSettings(
         seconds, warm_up_s, options.max_connections, ack_delay_s, progress.on_sample
     )
-    made = LoadRun(client_settings(options), groups, settings)
+    client = client_settings(options)
+    made = LoadRun(client, groups, settings)
+    lost: ClientError | None = None
     try:
         uvloop.run(_run(made))
     except ClientError as error:
-        fail(str(error))
+        if not made.is_open:
+            fail(failure(client, error))
+        lost = error
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     finally:
         progress.end()
     for numbers in made.numbers:
@@ -69,10 +77,13 @@ def run(
             " several processes at the same time.",
             file=sys.stderr,
         )
+    if lost is not None:
+        fail(f"The run has ended early: {lost}")
     result = {
         "title": title,
         "cpu_share": round(made.cpu_share, 3),
         "service_url": options.service_url,
+        "interrupted": made.is_stopped,
         "groups": [group_result(numbers) for numbers in made.numbers],
     }
     if options.histogram_file is not None:
@@ -84,20 +95,48 @@ def run(
     return result
 
 
+def _check_files(options: Namespace) -> None:
+    """Exit if a file of the results cannot be written."""
+    if options.histogram_file is not None:
+        try:
+            import_hdrhistogram()
+        except NeedsLibrary as error:
+            fail(str(error))
+    for path in (options.json, options.html, options.histogram_file):
+        if path is not None:
+            try:
+                path.open("a").close()
+            except OSError as error:
+                fail(f"{path} cannot be written: {error.strerror}")
+
+
 def write_files(options: Namespace, results: Sequence[dict[str, Any]]) -> None:
     """Write the results of one run, or of several, to the files that the options name."""
-    if options.json is not None:
-        whole = results[0] if len(results) == 1 else list(results)
-        options.json.write_text(json.dumps(whole, indent=1) + "\n")
-    if options.html is not None:
-        options.html.write_text(page(results))
+    try:
+        if options.json is not None:
+            whole = results[0] if len(results) == 1 else list(results)
+            options.json.write_text(json.dumps(whole, indent=1) + "\n")
+        if options.html is not None:
+            options.html.write_text(page(results))
+    except OSError as error:
+        fail(f"The results cannot be written: {error.strerror}")
 
 
 async def _run(made: LoadRun) -> None:
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
+    task = asyncio.current_task()
+    assert task is not None
+
+    def interrupt() -> None:
+        made.stop()
+        if not made.is_measuring:
+            task.cancel()
+        for each in SIGNALS:  # the next one ends the process
+            loop.remove_signal_handler(each)
+
+    for each in SIGNALS:
         with contextlib.suppress(ValueError):  # not in the main thread
-            loop.add_signal_handler(each, made.stop)
+            loop.add_signal_handler(each, interrupt)
     # A collection of garbage would delay messages; the hot path creates no cycles.
     gc.disable()
     try:
@@ -112,7 +151,7 @@ class _Progress:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._printed = 0
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty()
         self._has_line = False
 
     def on_sample(self, run: LoadRun) -> None:

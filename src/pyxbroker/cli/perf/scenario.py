@@ -78,6 +78,8 @@ def _run(arguments: Sequence[str]) -> None:
             scenario.warm_up_s if options.warmup_time is None else options.warmup_time,
         )
         results.append({**result, "step": shown})
+        if result["interrupted"]:
+            break
     write_files(options, results)
 
 

@@ -36,7 +36,7 @@ WIDTH_WITHOUT_TERMINAL = 132
 def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     if options.interval <= 0 or options.rows < 0:
-        fail("--interval has to be above 0, and --rows not below.", 2)
+        fail("--interval has to be above 0, and --rows 0 or more.", 2)
     complete(options)
     check_url(options.admin_url)
     settings = admin_settings(options)

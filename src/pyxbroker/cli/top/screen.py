@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import curses
+import os
 import signal
 import sys
 from typing import Any
 
+from pyxbroker.cli import fail
 from pyxbroker.cli.top.page import (
     FIRST_SORT,
     SORTS,
@@ -57,7 +59,13 @@ async def _run(watch: Watch, interval_s: float, view: View) -> None:
 @contextlib.contextmanager
 def _terminal() -> Any:
     """Give the terminal to curses, and restore it."""
-    window = curses.initscr()
+    try:
+        window = curses.initscr()
+    except curses.error:
+        fail(
+            f"TERM is {os.environ.get('TERM', '')!r}, an unknown terminal: set it, or use --once.",
+            2,
+        )
     try:
         curses.noecho()
         curses.cbreak()
