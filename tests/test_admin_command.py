@@ -206,6 +206,7 @@ def test_a_refusal_is_a_sentence_and_status_1(capsys: pytest.CaptureFixture[str]
         (["namespaces", "unload", "a/b", "-d", "x"], "--destinationBroker needs --bundle."),
         (["--admin-url", "pulsar://x:1", "tenants", "list"], "expected http://HOST:PORT"),
         (["--yes"], "required: GROUP"),
+        (["--request-timeout", "-5", "tenants", "list"], "'-5' is not a whole number of seconds."),
         (["tenants", "list", "--token", "x"], "--token stands before the command: pyxbroker admin"),
         (["tenants", "--token", "x", "list"], "--token stands before the command: pyxbroker admin"),
     ],
@@ -302,6 +303,10 @@ def test_options_come_before_contexts_and_a_named_context_before_client_conf(
         ("current =", "is not TOML"),
         ("current = 'a'\ncontexts = 1\n", "No such context 'a'"),
         ("current = 'a'\n[contexts]\na = 1\n", "has to be a table"),
+        (
+            "current = 'a'\n[contexts.a]\nadmin-url = 'b:1'\n",
+            "context a: admin-url is 'b:1'; expected http:// or https://HOST:PORT.",
+        ),
     ],
 )
 def test_a_wrong_contexts_file_is_described(

@@ -314,6 +314,13 @@ def test_each_flipped_bit_of_the_manifest_is_found(backup: Path) -> None:
             read_manifest(backup)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "5", "{}"])
+def test_a_manifest_of_another_form_is_found(backup: Path, text: str) -> None:
+    (backup / MANIFEST).write_text(text)
+    with pytest.raises(BackupError, match=r"backup\.json is damaged"):
+        read_manifest(backup)
+
+
 @pytest.mark.parametrize("part", [LOGS, METADATA])
 def test_a_flipped_bit_is_named(backup: Path, part: str) -> None:
     file = backup / part

@@ -76,7 +76,7 @@ def read_manifest(directory: Path) -> Manifest:
         document = json.loads(text)
         expected = document.pop("sha256")
         is_intact = expected == _digest(document)
-    except (ValueError, AttributeError, KeyError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         is_intact = False
     if not is_intact:
         raise BackupError(f"{path} is damaged: it does not match its own checksum.")

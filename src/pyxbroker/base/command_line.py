@@ -64,6 +64,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.leading: Callable[[], Parser] | None = None
         """The parser of the options that stand before the command's name."""
+        self._positionals.title = "Arguments"
         self.options = self.add_argument_group("Options")
         self.options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
 

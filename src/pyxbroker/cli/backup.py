@@ -82,7 +82,7 @@ Examples:
 
 def create(arguments: Sequence[str]) -> None:
     parser = _parser("create", CREATE, "[OPTIONS] TARGET")
-    parser.arguments.add_argument("target", metavar="TARGET", help="The directory of the backup.")
+    parser.add_argument("target", metavar="TARGET", help="The directory of the backup.")
     add = parser.options.add_argument
     add("--base", metavar="DIR", help="An earlier backup of the same data directory.")
     add("--data", metavar="DIR", help="The data directory of a stopped broker.")
@@ -227,7 +227,7 @@ Example:
 
 def verify(arguments: Sequence[str]) -> None:
     parser = _parser("verify", VERIFY, "[OPTIONS] BACKUP")
-    parser.arguments.add_argument("backup", metavar="BACKUP", help="The directory of the backup.")
+    parser.add_argument("backup", metavar="BACKUP", help="The directory of the backup.")
     options = parser.parse(arguments)
     from pyxbroker.backup.create import sentence_of
     from pyxbroker.backup.verify import verify as verify_backup
@@ -271,8 +271,8 @@ Example:
 
 def restore(arguments: Sequence[str]) -> None:
     parser = _parser("restore", RESTORE, "[OPTIONS] BACKUP TARGET")
-    parser.arguments.add_argument("backup", metavar="BACKUP", help="The directory of the backup.")
-    parser.arguments.add_argument("target", metavar="TARGET", help="The new data directory.")
+    parser.add_argument("backup", metavar="BACKUP", help="The directory of the backup.")
+    parser.add_argument("target", metavar="TARGET", help="The new data directory.")
     options = parser.parse(arguments)
     from pyxbroker.backup.restore import restore as restore_backup
 
@@ -298,16 +298,8 @@ SUBCOMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
 # --- texts ------------------------------------------------------------------------------------
 
 
-class _Parser(Parser):
-    """A parser with positional arguments, which the help shows in a group of their own."""
-
-    def __init__(self, name: str, about: str, arguments: str) -> None:
-        super().__init__(name, about, arguments)
-        self.arguments = self.add_argument_group("Arguments")
-
-
-def _parser(name: str, about: str, arguments: str) -> _Parser:
-    parser = _Parser(f"backup {name}", about, arguments)
+def _parser(name: str, about: str, arguments: str) -> Parser:
+    parser = Parser(f"backup {name}", about, arguments)
     parser.options.add_argument("--json", action="store_true", help="Print one JSON value.")
     return parser
 

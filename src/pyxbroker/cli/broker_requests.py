@@ -6,7 +6,7 @@ from argparse import Namespace
 from urllib.parse import urlsplit
 
 from pyxbroker.cli import fail
-from pyxbroker.cli.connecting import client_settings
+from pyxbroker.cli.connecting import client_settings, untrusted
 from pyxbroker.client.addresses import ServiceUrl
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import (
@@ -71,9 +71,7 @@ def refusal(url: str, error: HttpRefused, asks: str, needed: str) -> str:
 def failure(url: str, error: ClientError, timeout_s: float = TIMEOUT_S) -> str:
     """Return the sentence for an error without an answer."""
     if isinstance(error, UntrustedCertificate):
-        return (
-            f"{error}: name its authority with --tls-trust-cert-path, or use --tls-allow-insecure"
-        )
+        return untrusted(error)
     if not isinstance(error, ConnectionFailed):
         return str(error)
     parts = urlsplit(error.url)

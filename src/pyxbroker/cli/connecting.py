@@ -72,13 +72,16 @@ def _tls(options: Namespace) -> TlsSettings:
     )
 
 
+def untrusted(error: UntrustedCertificate) -> str:
+    """Return the sentence for a certificate."""
+    return f"{error}: name its authority with --tls-trust-cert-path, or use --tls-allow-insecure"
+
+
 def failure(settings: ClientSettings, error: ClientError) -> str:
     """Return the sentence for an error of a client."""
     url = settings.service_url
     if isinstance(error, UntrustedCertificate):
-        return (
-            f"{error}: name its authority with --tls-trust-cert-path, or use --tls-allow-insecure"
-        )
+        return untrusted(error)
     if isinstance(error, BrokerRefused) and error.code in UNAUTHORIZED_CODES:
         return (
             f"{error.url or url} does not accept the credentials, or needs others ({error.code}:"

@@ -25,6 +25,10 @@ KEYS = {
     "tls-certificate-file": "tlsCertificateFilePath",
     "tls-key-file": "tlsKeyFilePath",
 }
+SCHEMES = {
+    "admin-url": ("http://", "https://"),
+    "service-url": ("pulsar://", "pulsar+ssl://"),
+}
 _FLAGS = ("tls-allow-insecure", "tls-enable-hostname-verification")
 
 
@@ -69,7 +73,14 @@ def _settings(name: str | None) -> dict[str, Any]:
         expected = bool if key in _FLAGS else str
         if not isinstance(value, expected):
             fail(f"{file}: context {name}: {key} has to be {_TYPES[expected]}")
+        _check_url(f"{file}: context {name}: {key}", key, value)
     return settings
+
+
+def _check_url(where: str, name: str, value: Any) -> None:
+    """Exit if a URL has another scheme than its setting needs."""
+    if name in SCHEMES and not value.startswith(SCHEMES[name]):
+        fail(f"{where} is {value!r}; expected {' or '.join(SCHEMES[name])}HOST:PORT")
 
 
 _TYPES: dict[type, str] = {bool: "true or false", str: "a string"}
@@ -95,6 +106,7 @@ def _client_conf(file: Path) -> dict[str, Any]:
         for _, key, text in read_properties(file):
             if key in names and (value := text.strip()):
                 name = names[key]
+                _check_url(f"{file}: {key}", name, value)
                 found[name] = value == "true" if name in _FLAGS else value
     except ConfigError as error:
         fail(f"Cannot read the file that {CLIENT_CONF} names: {error}")

@@ -179,7 +179,7 @@ Examples:
 
 def backup(arguments: Sequence[str]) -> None:
     parser = _parser("backup", BACKUP, "[OPTIONS] [TO]")
-    parser.add_argument_group("Arguments").add_argument(
+    parser.add_argument(
         "to", metavar="TO", nargs="?", default=".", help="File or directory of the copy [.]."
     )
     options = parser.parse(arguments)

@@ -256,7 +256,7 @@ def _add_algorithm(parser: Parser, default: str | None, choices: list[str]) -> N
 
 
 def _add_token(parser: Parser) -> None:
-    parser.add_argument_group("Arguments").add_argument(
+    parser.add_argument(
         "token",
         metavar="TOKEN",
         nargs="?",

@@ -36,6 +36,7 @@ from pyxbroker.client.errors import (
 )
 from pyxbroker.client.receive_buffer import ReceiveBuffer
 from pyxbroker.client.settings import ClientSettings
+from pyxbroker.client.tls import reason_of
 from pyxbroker.commands import decode_base_py
 from pyxbroker.frames import scan
 from pyxbroker.proto import PulsarApi as pb
@@ -207,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLCertVerificationError as error:
             raise UntrustedCertificate(url, error.verify_message) from error
         except ssl.SSLError as error:
-            raise TlsFailed(url, str(error)) from error
+            raise TlsFailed(url, reason_of(error)) from error
         except (OSError, asyncio.TimeoutError) as error:
             if self.address.is_tls and isinstance(error, ConnectionResetError):
                 raise TlsFailed(url, str(error)) from error

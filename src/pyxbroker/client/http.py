@@ -21,6 +21,7 @@ from pyxbroker.client.errors import (
     UntrustedCertificate,
     network_reason,
 )
+from pyxbroker.client.tls import reason_of
 
 BODY_BYTES_MAX = 256 << 20
 HEADERS_BYTES_MAX = 64 << 10
@@ -117,7 +118,7 @@ class HttpConnections:
         except ssl.SSLCertVerificationError as error:
             raise UntrustedCertificate(origin, error.verify_message) from error
         except ssl.SSLError as error:
-            raise TlsFailed(origin, str(error)) from error
+            raise TlsFailed(origin, reason_of(error)) from error
         except (OSError, asyncio.TimeoutError) as error:
             raise ConnectFailed(origin, network_reason(error)) from error
         return _HttpConnection(reader, writer)

@@ -63,7 +63,10 @@ def _exchange(admin_url: str, method: str, path: str, body: Any = None) -> tuple
                 return answer.status, text
             url = answer.headers["Location"]
         except (OSError, http.client.HTTPException) as error:
-            raise AdminFailed(f"{admin_url} does not answer: {error}") from None
+            raise AdminFailed(
+                f"{admin_url} does not answer: {error}. The URL of an external broker is that of"
+                " --pulsar-admin-url."
+            ) from None
         finally:
             connection.close()
     raise AdminFailed(f"{admin_url} redirects without end")

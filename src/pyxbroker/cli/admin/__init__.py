@@ -99,9 +99,15 @@ def admin_parser() -> Parser:
         help="Check the name in the certificate, as is done anyway.",
     )
     add("--tls-provider", metavar="NAME", help="No effect: it is one of Java.")
-    add("--request-timeout", metavar="SECONDS", type=int, help="Time for one request [30].")
+    add("--request-timeout", metavar="SECONDS", type=_timeout, help="Time for one request [30].")
     add_common_options(parser)
     return parser
+
+
+def _timeout(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds.")
+    return int(text)
 
 
 def add_common_options(parser: Parser) -> None:

@@ -14,7 +14,13 @@ from urllib.parse import quote, urlencode
 from pyxbroker.base.command_line import Group, Parser, fail
 from pyxbroker.cli.admin import GROUPS, add_common_options, admin_parser, output
 from pyxbroker.cli.admin.rows import Command, Encoded, Option, Pairs
-from pyxbroker.cli.broker_requests import admin_client, check_url, failure, refusal
+from pyxbroker.cli.broker_requests import (
+    TIMEOUT_S,
+    admin_client,
+    check_url,
+    failure,
+    refusal,
+)
 from pyxbroker.cli.login_options import complete
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import ClientError, HttpRefused
@@ -41,7 +47,7 @@ def run_group(group: str, words: Sequence[str], options: argparse.Namespace) -> 
             setattr(options, each, getattr(values, each))
     complete(options)
     check_url(options.admin_url)
-    confirm(group, name, commands[name], values, getattr(options, "yes", False))
+    confirm(commands[name], values, getattr(options, "yes", False))
     answer = asyncio.run(_send(commands[name], values, options))
     text = text_of(commands[name], answer, getattr(options, "output", "text"))
     if text:
@@ -124,9 +130,7 @@ class _Merge(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def confirm(
-    group: str, name: str, command: Command, values: argparse.Namespace, is_sure: bool
-) -> None:
+def confirm(command: Command, values: argparse.Namespace, is_sure: bool) -> None:
     """Ask the operator before data is destroyed. Exits unless the operator agrees."""
     if not command.destroys or is_sure:
         return
@@ -136,7 +140,7 @@ def confirm(
         return
     what = command.destroys.format(**vars(values))
     if not sys.stdin.isatty():
-        fail(f"{group} {name} {what}: confirm with --yes", 2)
+        fail(f"This {what}: confirm with --yes", 2)
     print(f"This {what}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         fail("Nothing was done.")
@@ -153,7 +157,7 @@ async def _send(command: Command, values: argparse.Namespace, options: argparse.
     except HttpRefused as error:
         fail(refusal(url, error, "do that", "a role with the right"))
     except ClientError as error:
-        fail(failure(url, error, options.request_timeout or 30.0))
+        fail(failure(url, error, options.request_timeout or TIMEOUT_S))
 
 
 async def answer_of(client: AdminClient, command: Command, values: argparse.Namespace) -> Any:

@@ -32,7 +32,6 @@ _NAMES = {
     "KEY_VALUE": pb.Schema.KeyValue,
 } | {name.upper(): number for name, number in pb.Schema.Type.items() if name != "None"}
 """Types by the names that Pulsar uses in the properties of key-value schemas."""
-_STRUCTURED = (pb.Schema.Json, pb.Schema.Avro)
 
 
 class Codec(NamedTuple):

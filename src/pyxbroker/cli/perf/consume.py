@@ -55,8 +55,6 @@ REFUSED_HERE = REFUSED | {
     "--replicated": "subscriptions are not replicated",
     "-v": "messages are not decrypted",
     "--encryption-key-value-file": "messages are not decrypted",
-    "-i": "use --interval",
-    "--stats-interval-seconds": "use --interval",
 }
 
 

@@ -40,6 +40,8 @@ REFUSED = {
     "--memory-limit": "limit messages without receipt by --max-outstanding",
     "-mlr": "lookups are made one after the other",
     "--max-lookup-request": "lookups are made one after the other",
+    "-i": "use --interval",
+    "--stats-interval-seconds": "use --interval",
     "--ssl-factory-plugin": "it names a class of Java",
     "--ssl-factory-plugin-params": "it is for a class of Java",
     "--tls-enable-hostname-verification": "they are verified, if not --tls-allow-insecure",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from pyxbroker.cli import fail
 from pyxbroker.cli.perf.options import (
     REFUSED,
     PerfParser,
@@ -67,8 +68,6 @@ REFUSED_HERE = REFUSED | {
     "-set": "messages have no event time",
     "--set-event-time": "messages have no event time",
     "--send-timeout": "a message without receipt 10 s after the end counts as a failure",
-    "-i": "use --interval",
-    "--stats-interval-seconds": "use --interval",
 }
 
 
@@ -167,8 +166,6 @@ def add_producer_options(parser: PerfParser) -> None:
 
 def producer_group(options: Namespace, names: tuple[str, ...]) -> ProducerGroup:
     if options.message_key_generation_mode != "none" and not options.disable_batching:
-        from pyxbroker.cli import fail
-
         fail("Messages of a batch have no keys here. Add --disable-batching", 2)
     return ProducerGroup(
         names,

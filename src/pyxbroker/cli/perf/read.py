@@ -32,8 +32,6 @@ REFUSED_HERE = REFUSED | {
     "-r": "messages are read as fast as the broker sends them",
     "--rate": "messages are read as fast as the broker sends them",
     "--use-tls": "use a service URL that begins with pulsar+ssl://",
-    "-i": "use --interval",
-    "--stats-interval-seconds": "use --interval",
 }
 
 
