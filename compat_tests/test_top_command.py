@@ -82,7 +82,7 @@ def test_one_page_shows_the_load_without_a_terminal(broker: Broker, load: str) -
 class Terminal:
     """A process on a pseudo-terminal of 30 lines and 140 columns."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], kind: str = "xterm") -> None:
         self._main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 140, 0, 0))
         self._before = termios.tcgetattr(other)
@@ -96,7 +96,7 @@ class Terminal:
             stdout=other,
             stderr=other,
             start_new_session=True,
-            env=env | {"TERM": "xterm"},
+            env=env | {"TERM": kind},
         )
         self._shown = b""
 
@@ -159,6 +159,13 @@ def test_ctrl_c_restores_the_terminal(terminal: Terminal) -> None:
     os.killpg(terminal.process.pid, signal.SIGINT)
     assert terminal.process.wait(20) == 130
     assert terminal.is_restored()
+
+
+def test_an_unknown_terminal_is_named(broker: Broker) -> None:
+    one = Terminal(top(broker), "nonsense")
+    one.wait_for("pyxbroker: TERM is 'nonsense', an unknown terminal: set it, or use --once.")
+    assert one.process.wait(20) == 2
+    one.close()
 
 
 def test_without_a_terminal_or_a_broker_one_sentence_says_why(broker: Broker) -> None:

@@ -168,6 +168,11 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_nearest(
         (["client", "produce", "a"], "There is nothing to send"),
         (["client", "produce", "a", "-m", "b", "-p", "c"], "--properties has 'c'; expected NAME="),
         (["client", "produce", "a", "-m", "b", "--event-time", "c"], "'c' is not a time: expected"),
+        (
+            ["client", "produce", "a", "-m", "b", "-r", "nan"],
+            "--rate and --batch-delay need a number",
+        ),
+        (["client", "read", "a", "-m", f"{1 << 63}:0"], "expected latest, earliest, LEDGER:ENTRY"),
         (["client", "read", "a", "-m", "first"], "'first'; expected latest, earliest, LEDGER:ENT"),
         (["client", "read", "a", "-stp", "0001-01-01"], "'0001-01-01' is not a time: expected"),
     ],
@@ -779,7 +784,8 @@ def test_a_broker_that_waits_for_zookeeper_stops_cleanly_under_its_own_name(
     ) as process:
         try:
             assert process.stderr is not None
-            assert "ZooKeeper at 127.0.0.1:1" in process.stderr.readline()
+            # On a busy machine a line about the imports comes before it.
+            assert any("ZooKeeper at 127.0.0.1:1" in line for line in process.stderr)
             process.send_signal(number)
             rest = process.stderr.read()
             assert process.wait(TIMEOUT_S) == 0

@@ -197,6 +197,7 @@ def test_the_list_has_each_scenario(capsys: pytest.CaptureFixture[str]) -> None:
         (("produce", "a", "-u", "http://x"), "http://x"),
         (("consume", "a", "-n", "2"), "--subscription-type Shared"),
         (("consume", "a", "-ss", "x,y", "-ns", "3"), "--num-subscriptions is 3"),
+        (("consume", "a", "-ss", ""), "--subscriptions has no name"),
         (("read", "a", "-m", "first"), "'first'"),
         (("latency",), "TOPIC"),
         (("produce", "a", "-r", "fast"), "'fast' is not max, or a number"),

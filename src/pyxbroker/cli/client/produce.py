@@ -226,8 +226,10 @@ def _check(options: Namespace) -> None:
         raise UsageError(f"--num-produce is {options.num_produce}; expected 1 or more.")
     if options.num_produce > 1 and "-" in options.lines:
         raise UsageError("--num-produce needs --lines of a file: stdin can be read once.")
-    if options.rate < 0 or options.batch_messages < 1 or options.batch_delay < 0:
-        raise UsageError("--rate, --batch-messages and --batch-delay cannot be negative.")
+    if not options.rate >= 0 or not options.batch_delay >= 0:
+        raise UsageError("--rate and --batch-delay need a number of 0 or more.")
+    if options.batch_messages < 1:
+        raise UsageError(f"--batch-messages is {options.batch_messages}; expected 1 or more.")
     if options.chunking:
         raise UsageError(
             "--chunking is not supported: messages are limited by the broker's maxMessageSize."

@@ -58,6 +58,7 @@ Examples:
 
 QUEUE_SIZE = 1000
 LOST_AFTER_S = 1.0
+POSITION_MAX = (1 << 63) - 1
 TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 POSITIONS = {"latest": LATEST, "earliest": EARLIEST}
 _ID = re.compile(r"(\d{1,19}):(\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
@@ -197,8 +198,8 @@ def _check(options: Namespace) -> None:
         options.start_message_id = _position(options.start_message_id)
     if options.num_messages < 0:
         raise UsageError(f"--num-messages is {options.num_messages}; expected 0 or more.")
-    if getattr(options, "rate", 0) < 0 or getattr(options, "queue_size", 0) < 0:
-        raise UsageError("--rate and --queue-size cannot be negative.")
+    if not getattr(options, "rate", 0) >= 0 or getattr(options, "queue_size", 0) < 0:
+        raise UsageError("--rate and --queue-size need a number of 0 or more.")
     start, end = (getattr(options, f"{each}_timestamp", None) for each in ("start", "end"))
     if start is not None and end is not None and end < start:
         raise UsageError("--end-timestamp is before --start-timestamp.")
@@ -282,7 +283,7 @@ def _position(text: str) -> MessageId:
     if text in POSITIONS:
         return POSITIONS[text]
     found = _ID.fullmatch(text)
-    if found is None:
+    if found is None or max(int(found[1]), int(found[2])) > POSITION_MAX:
         raise UsageError(
             f"--start-message-id is {text!r}; expected latest, earliest, LEDGER:ENTRY or a message"
             " id as it is printed."

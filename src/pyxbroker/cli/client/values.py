@@ -207,6 +207,8 @@ def _avro(definition: bytes) -> Codec:
 
     try:
         schema = fastavro.parse_schema(json.loads(definition))
+    except KeyError as error:
+        raise InputError(f"The definition of an Avro schema has no {error}.") from None
     except Exception as error:
         raise InputError(f"The definition of an Avro schema cannot be used: {error}.") from None
 

@@ -140,6 +140,8 @@ def consumer_group(options: Namespace, names: tuple[str, ...]) -> ConsumerGroup:
         name for each in options.subscriptions or ["sub"] for name in each.split(",") if name
     ]
     wanted = options.num_subscriptions
+    if not subscriptions:
+        fail("--subscriptions has no name", 2)
     if wanted > 1 and len(subscriptions) == 1:
         subscriptions = [f"{subscriptions[0]}-{index}" for index in range(wanted)]
     elif wanted > 1 and len(subscriptions) != wanted:
