@@ -21,9 +21,9 @@ from pyxbroker.backup.manifest import BackupError
 from pyxbroker.backup.progress import Progress
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
-from pyxbroker.cli.broker_requests import admin_client, check_url, failure, refusal
+from pyxbroker.cli.broker_requests import admin_client, complete_admin, failure, refusal
 from pyxbroker.cli.data_directory import DataDirectoryError, lock_used
-from pyxbroker.cli.login_options import add_admin_url, add_login_options, complete
+from pyxbroker.cli.login_options import add_admin_url, add_login_options
 from pyxbroker.client.admin import json_of
 from pyxbroker.client.errors import ClientError, HttpRefused
 from pyxbroker.settings.config import Config
@@ -122,8 +122,7 @@ class _Asking:
     """The requests to the broker for one backup."""
 
     def __init__(self, options: Namespace) -> None:
-        complete(options)
-        check_url(options.admin_url)
+        complete_admin(options)
         self._options = options
         self._path = ""
         self._renew_at = 0.0

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pyxbroker.cli import fail
 from pyxbroker.cli.connecting import client_settings, untrusted
+from pyxbroker.cli.login_options import complete
 from pyxbroker.client.addresses import ServiceUrl
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import (
@@ -25,6 +26,26 @@ UNAUTHORIZED, FORBIDDEN = 401, 403
 TIMEOUT_S = 30.0
 
 
+def complete_admin(options: Namespace) -> None:
+    """Set what the command line lacks.
+
+    Exits if its source cannot be read, or if `--admin-url` is not the URL of a web port.
+    """
+    complete(options)
+    _check_url(options.admin_url)
+
+
+def _check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT.", 2)
+    if urlsplit(url).path not in ("", "/"):
+        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT, no path.", 2)
+    try:
+        ServiceUrl(url)
+    except BadSetting:
+        fail(f"--admin-url is {url!r}; expected a host, and a port of 0 to 65535.", 2)
+
+
 def admin_client(options: Namespace) -> AdminClient:
     """Return a client for the broker that the options name."""
     return AdminClient(admin_settings(options))
@@ -37,17 +58,6 @@ def admin_settings(options: Namespace) -> ClientSettings:
     """
     timeout_s = getattr(options, "request_timeout", None) or TIMEOUT_S
     return client_settings(options, options.admin_url, operation_timeout_s=timeout_s)
-
-
-def check_url(url: str) -> None:
-    if not url.startswith(("http://", "https://")):
-        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT.", 2)
-    if urlsplit(url).path not in ("", "/"):
-        fail(f"--admin-url is {url!r}; expected http://HOST:PORT or https://HOST:PORT, no path.", 2)
-    try:
-        ServiceUrl(url)
-    except BadSetting:
-        fail(f"--admin-url is {url!r}; expected a host, and a port of 0 to 65535.", 2)
 
 
 def refusal(url: str, error: HttpRefused, asks: str, needed: str) -> str:

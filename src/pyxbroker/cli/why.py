@@ -19,11 +19,11 @@ from pyxbroker.cli.broker_requests import (
     FORBIDDEN,
     UNAUTHORIZED,
     admin_client,
-    check_url,
+    complete_admin,
     failure,
     refusal,
 )
-from pyxbroker.cli.login_options import add_admin_url, add_login_options, complete
+from pyxbroker.cli.login_options import add_admin_url, add_login_options
 from pyxbroker.client.admin import topic_path
 from pyxbroker.client.errors import ClientError, HttpRefused
 
@@ -49,8 +49,7 @@ def command(arguments: Sequence[str]) -> None:
         path = topic_path(options.topic, _resource(options.subscription))
     except InvalidTopicName as error:
         fail(str(error))
-    complete(options)
-    check_url(options.admin_url)
+    complete_admin(options)
     try:
         answer = asyncio.run(_ask(options, path))
     except HttpRefused as error:

@@ -17,11 +17,10 @@ from pyxbroker.cli.admin.rows import Command, Encoded, Option, Pairs
 from pyxbroker.cli.broker_requests import (
     TIMEOUT_S,
     admin_client,
-    check_url,
+    complete_admin,
     failure,
     refusal,
 )
-from pyxbroker.cli.login_options import complete
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import ClientError, HttpRefused
 
@@ -45,8 +44,7 @@ def run_group(group: str, words: Sequence[str], options: argparse.Namespace) -> 
     for each in ("output", "yes"):
         if hasattr(values, each):
             setattr(options, each, getattr(values, each))
-    complete(options)
-    check_url(options.admin_url)
+    complete_admin(options)
     confirm(commands[name], values, getattr(options, "yes", False))
     answer = asyncio.run(_send(commands[name], values, options))
     text = text_of(commands[name], answer, getattr(options, "output", "text"))

@@ -12,8 +12,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cli.broker_requests import admin_settings, check_url, failure, refusal
-from pyxbroker.cli.login_options import add_admin_url, add_login_options, complete
+from pyxbroker.cli.broker_requests import admin_settings, complete_admin, failure, refusal
+from pyxbroker.cli.login_options import add_admin_url, add_login_options
 from pyxbroker.cli.top.page import SORTS, whole_page
 from pyxbroker.cli.top.samples import Row, Snapshot
 from pyxbroker.cli.top.watch import Watch
@@ -37,8 +37,7 @@ def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     if options.interval <= 0 or options.rows < 0:
         fail("--interval has to be above 0, and --rows 0 or more.", 2)
-    complete(options)
-    check_url(options.admin_url)
+    complete_admin(options)
     settings = admin_settings(options)
     is_once = options.once or options.output == "json"
     if not is_once and not (sys.stdout.isatty() and sys.stdin.isatty()):
