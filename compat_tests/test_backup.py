@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -109,3 +111,48 @@ def test_an_error_is_one_sentence(own_broker: BrokerFactory, tmp_path: Path) -> 
         assert result.stderr.count("\n") == 1
         assert not (tmp_path / "b").exists()
     assert "Created" in done("create", tmp_path / "b", *here), "no backup is left under way"
+
+
+def interrupt(stuck: Path, target: Path, *arguments: str | Path) -> None:
+    """Press Ctrl-C while a command copies `stuck`, a pipe of which no end comes."""
+    os.mkfifo(stuck)
+    pipe = os.open(stuck, os.O_RDWR)
+    # Tests that run in the background of a shell have it ignored, which a process inherits.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [*pyxbroker_command(), "backup", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, former)
+    try:
+        os.write(pipe, b"half")
+        deadline = time.monotonic() + 60
+        while not any(each.stat().st_size for each in target.rglob(stuck.name)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "nothing is copied"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(pipe)
+    assert (process.returncode, out, err) == (130, "", "\npyxbroker: Interrupted.\n")
+    assert not target.exists()
+
+
+def test_ctrl_c_leaves_nothing(own_broker: BrokerFactory, tmp_path: Path) -> None:
+    broker = own_broker()
+    broker.start()
+    publish(broker, [b"1"])
+    here, whole, target = ("--admin-url", broker.web_url), tmp_path / "whole", tmp_path / "target"
+    stuck = broker.data / "bookie" / "ledgers" / f"{0:016x}.log"
+    interrupt(stuck, target, "create", target, *here)
+    stuck.unlink()
+    assert "Created" in done("create", whole, *here), "the broker does not wait for the first one"
+    stuck, *_ = sorted((whole / "entry-logs").iterdir())
+    stuck.unlink()
+    interrupt(stuck, target, "restore", whole, target)

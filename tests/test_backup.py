@@ -390,26 +390,6 @@ def test_a_missing_entry_log_of_the_broker_is_not_left_out(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_an_interrupted_creation_leaves_nothing(tmp_path: Path) -> None:
-    class Interrupting(Progress):
-        def add(self, count: int) -> None:
-            raise KeyboardInterrupt
-
-    async def scenario(standalone: Standalone) -> None:
-        await standalone.ledger()
-        answer = await standalone.source.begin()
-        write = partial(maintenance.export, Path(answer["copies"]), answer["transaction"])
-        moment = Moment(
-            *(0, "standalone", INSTANCE, BOOKIE_ID),
-            *(answer["logEnd"], Path(answer["ledgers"]), write),
-        )
-        with pytest.raises(KeyboardInterrupt):
-            create(moment, tmp_path / "backup", None, Interrupting(), lambda: None)
-        assert not (tmp_path / "backup").exists()
-
-    run(tmp_path, scenario)
-
-
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, data: bytes, offset: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -487,14 +467,7 @@ def test_numbers_and_deletions_continue_after_a_restore(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_an_interrupted_restore_leaves_nothing(backup: Path, tmp_path: Path) -> None:
-    class Interrupting(Progress):
-        def add(self, count: int) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        restore(backup, tmp_path / "restored", Interrupting())
-    assert not (tmp_path / "restored").exists()
+def test_a_directory_with_files_is_no_target_of_a_restore(backup: Path) -> None:
     with pytest.raises(BackupError, match="is not an empty directory"):
         restore(backup, backup, Progress())
 

@@ -246,11 +246,12 @@ def _size(file: Path) -> int:
 
 def _remove(target: Path, is_new: bool) -> None:
     """Remove an incomplete backup, as far as the disk allows."""
-    with suppress(OSError):
-        shutil.rmtree(target / LOGS)
-    for name in (METADATA, f"{METADATA}.tmp", f"{NAME}.tmp", NAME):
+    # The manifest first: a second interruption must not leave one without its files.
+    for name in (NAME, f"{NAME}.tmp", METADATA, f"{METADATA}.tmp"):
         with suppress(OSError):
             (target / name).unlink()
+    with suppress(OSError):
+        shutil.rmtree(target / LOGS)
     if is_new:
         with suppress(OSError):
             target.rmdir()
