@@ -10,7 +10,8 @@ is one with a flipped bit, which must be named.  Then a broker starts on the res
   after its end, and of what was sent meanwhile a prefix;
 * each subscription has every acknowledgement with a receipt from before, and only ones sent until
   the end;
-* topics, subscriptions and a policy are as they were at some moment between the two;
+* topics, subscriptions and a policy are as they were at some moment between the two, which is that
+  of the messages: after each operation on them a message with its number is sent;
 * what is sent to that broker survives kill -9.
 
 Exit status 1 when any promise was broken.
@@ -30,17 +31,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from harness import wire
 from harness.brokers import Broker, pyxbroker_command
-from harness.client import Connection, Position
+from harness.client import Connection, Position, Refused
 
 from torture.load import Load, make_topics, read_back, verify
 from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict
 
 TOPICS = "/admin/v2/persistent/public/default"
+OPERATIONS = "persistent://public/default/operations"  # with the number of each that was answered
 RETENTION = "/admin/v2/namespaces/public/default/retention"
 ROUNDS_PER_DIRECTORY = 10
 LIVES = 3  # steps until what was made is deleted
@@ -65,12 +68,35 @@ class Operation(NamedTuple):
     is_there: bool = True
 
 
+class State(NamedTuple):
+    """What there is after some operations."""
+
+    topics: set[int]
+    subscriptions: set[int]
+    retention: int | None  # minutes
+
+    @classmethod
+    def after(cls, operations: list[Operation]) -> State:
+        """Return the state after all of the operations."""
+        there: dict[str, set[int]] = {"topic": set(), "subscription": set(), "retention": set()}
+        for each in operations:
+            if each.is_there:
+                there[each.kind].add(each.number)
+            else:
+                there[each.kind].remove(each.number)
+        return cls(there["topic"], there["subscription"], max(there["retention"], default=None))
+
+
 class StateLoad:
-    """Requests, one after another, so that each answer says which came before it."""
+    """Requests, one after another, so that each answer says which came before it.
+
+    The number of each that was answered is sent as a message, and the next one waits for its
+    receipt.
+    """
 
     def __init__(self, broker: Broker, subscribed: str) -> None:
         self.issued: list[Operation] = []
-        self.answered = 0
+        self.recorded = 0
         self.problems: list[str] = []
         self._broker = broker
         self._subscribed = subscribed.rpartition("/")[2]
@@ -82,28 +108,50 @@ class StateLoad:
 
     async def run(self) -> None:
         """Make, change and delete until `stop`."""
+        connection = await Connection.open(self._broker.port)
+        try:
+            await connection.producer(OPERATIONS, 1, "clerk")
+            await self._run(connection)
+        finally:
+            connection.close()
+
+    async def _run(self, clerk: Connection) -> None:
+        do = partial(self._do, clerk)
         for number in itertools.count(1):
             subscription = f"{TOPICS}/{self._subscribed}/subscription/sub-"
             retention = {"retentionTimeInMinutes": number, "retentionSizeInMB": -1}
-            await self._do(Operation("topic", number), "PUT", f"{TOPICS}/made-{number}")
+            await do(Operation("topic", number), "PUT", f"{TOPICS}/made-{number}")
             await self._fill(number)
-            await self._do(Operation("subscription", number), "PUT", f"{subscription}{number}")
-            await self._do(Operation("retention", number), "POST", RETENTION, retention)
+            await do(Operation("subscription", number), "PUT", f"{subscription}{number}")
+            await do(Operation("retention", number), "POST", RETENTION, retention)
             old = number - LIVES
             if old > 0:
                 gone = Operation("topic", old, is_there=False)
-                await self._do(gone, "DELETE", f"{TOPICS}/made-{old}?force=true")
+                await do(gone, "DELETE", f"{TOPICS}/made-{old}?force=true")
                 gone = Operation("subscription", old, is_there=False)
-                await self._do(gone, "DELETE", f"{subscription}{old}")
+                await do(gone, "DELETE", f"{subscription}{old}")
             if self._stopping:
                 return
 
-    async def _do(self, operation: Operation, method: str, path: str, body: object = None) -> None:
+    async def _do(
+        self,
+        clerk: Connection,
+        operation: Operation,
+        method: str,
+        path: str,
+        body: object = None,
+    ) -> None:
         self.issued.append(operation)
         status, answer = await asyncio.to_thread(self._broker.rest, method, path, body)
-        self.answered = len(self.issued)
         if not 200 <= status < 300:
             self.problems.append(f"{method} {path} was refused: {status} {answer}")
+        number = len(self.issued)
+        receipt = asyncio.Event()
+        clerk.on_receipt = lambda *_: receipt.set()
+        metadata = wire.metadata("clerk", number, int(time.time() * 1000))
+        clerk.write(wire.send(1, number, metadata, str(number).encode()))
+        await asyncio.wait_for(receipt.wait(), 30)
+        self.recorded = number
 
     async def _fill(self, number: int) -> None:
         connection = await Connection.open(self._broker.port)
@@ -137,7 +185,7 @@ class Moment(NamedTuple):
 
     topics: list[TopicModel]
     issued: int
-    answered: int
+    recorded: int
 
 
 class BackupTorture:
@@ -172,6 +220,8 @@ class BackupTorture:
             tasks.append(asyncio.ensure_future(load.run(broker.port)))
             await self._wait_subscribed(topics)
             tasks.append(asyncio.ensure_future(state.run()))
+            while not state.recorded and not tasks[-1].done():  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
             base: Path | None = None
             for number in rounds:
                 base = await self._round(number, home, broker, topics, state, base)
@@ -205,7 +255,7 @@ class BackupTorture:
             arguments += ["--base", str(base)]
 
         def moment() -> Moment:
-            return Moment(copy.deepcopy(topics), len(state.issued), state.answered)
+            return Moment(copy.deepcopy(topics), len(state.issued), state.recorded)
 
         before = moment()
         started = time.monotonic()
@@ -272,17 +322,23 @@ class BackupTorture:
                 self.verdict.problems.append(f"backup restore ended with {status}: {out}")
                 return
             await asyncio.to_thread(restored.start)
+            found = await found_state(restored, after.topics[0].name)
+            number = await last_operation(restored)
+            if not before.recorded <= number <= after.issued:
+                self.verdict.problems.append(
+                    f"the last of the operations' messages is {number}, not one of"
+                    f" {before.recorded} to {after.issued}"
+                )
+            self.verdict.problems += state_problems(found, state.issued, number)
             checks: dict[str, TopicCheck] = {}
             wanted = [judged(*each) for each in zip(before.topics, after.topics, strict=True)]
             await verify(restored.port, wanted, self.verdict, True, checks)
             for topic in after.topics:
                 self.verdict.problems += prefix_problems(checks[topic.name], topic)
-            operations = state.issued[: after.issued]
-            self.verdict.problems += await state_problems(
-                restored, operations, before.answered, after.topics[0].name
-            )
             await self._check_kill(restored, after.topics[0])
             self.verdict.problems += unexpected_lines(restored)
+        except Refused as error:
+            self.verdict.problems.append(f"the restored broker refused a request: {error}")
         finally:
             restored.close()
             shutil.rmtree(restored.directory, ignore_errors=True)
@@ -353,12 +409,8 @@ def prefix_problems(check: TopicCheck, after: TopicModel) -> list[str]:
     return problems
 
 
-async def state_problems(
-    broker: Broker, issued: list[Operation], answered: int, subscribed: str
-) -> list[str]:
-    """Topics, subscriptions and the policy must be those after some of the operations: at least
-    the ones that were answered before, at most those that were issued.
-    """
+async def found_state(broker: Broker, subscribed: str) -> State:
+    """Ask the broker."""
 
     async def get(path: str) -> object:
         status, answer = await asyncio.to_thread(broker.rest, "GET", path)
@@ -368,27 +420,29 @@ async def state_problems(
     name = subscribed.rpartition("/")[2]
     listed = await get(f"{TOPICS}/{name}/subscriptions")
     subscriptions = re.findall(r"sub-(\d+)", json.dumps(listed))
-    found = {"topic": set(map(int, topics)), "subscription": set(map(int, subscriptions))}
     retention = await get(RETENTION)
     minutes = retention.get("retentionTimeInMinutes") if isinstance(retention, dict) else None
-    problems = []
-    for kind, there in found.items():
-        surely, possibly = {}, set()
-        for at, each in enumerate(issued):
-            if each.kind == kind and at < answered:
-                surely[each.number] = each.is_there
-            elif each.kind == kind:
-                possibly.add(each.number)
-        wanted = {number for number, is_there in surely.items() if is_there}
-        if lost := wanted - there - possibly:
-            problems.append(f"{kind} {sorted(lost)} are missing")
-        if extra := there - wanted - possibly:
-            problems.append(f"{kind} {sorted(extra)} must not exist")
-    values = [each.number for each in issued[:answered] if each.kind == "retention"][-1:]
-    values += [each.number for each in issued[answered:] if each.kind == "retention"]
-    if values and minutes not in values and not (minutes is None and issued[:answered] == []):
-        problems.append(f"the retention is {minutes} minutes, not one of {values}")
-    return problems
+    return State(set(map(int, topics)), set(map(int, subscriptions)), minutes)
+
+
+async def last_operation(broker: Broker) -> int:
+    """The number in the last message about operations."""
+    path = f"{TOPICS}/operations/examinemessage?initialPosition=latest&messagePosition=1"
+    status, answer = await asyncio.to_thread(broker.request, "GET", path)
+    return int(answer) if status == 200 else 0
+
+
+def state_problems(found: State, issued: list[Operation], number: int) -> list[str]:
+    """What differs from the state after so many operations; of the next one any part may be there.
+
+    The message about an operation was sent after its answer, and before the next operation.
+    """
+    wanted, following = State.after(issued[:number]), State.after(issued[: number + 1])
+    return [
+        f"after operation {number} the {kind} are {there}, not {before} or {after}"
+        for kind, there, before, after in zip(State._fields, found, wanted, following, strict=True)
+        if there not in (before, after)
+    ]
 
 
 def unexpected_lines(broker: Broker) -> list[str]:
