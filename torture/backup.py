@@ -45,7 +45,7 @@ from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict
 TOPICS = "/admin/v2/persistent/public/default"
 OPERATIONS = "persistent://public/default/operations"  # with the number of each that was answered
 RETENTION = "/admin/v2/namespaces/public/default/retention"
-ROUNDS_PER_DIRECTORY = 10
+ROUNDS_PER_DIRECTORY = 5
 LIVES = 3  # steps until what was made is deleted
 FILLED_BYTES = 20_000  # enough that a deletion frees blocks of an entry log
 SETTINGS = {
@@ -57,6 +57,9 @@ SETTINGS = {
     "managedLedgerCursorMaxEntriesPerLedger": "200",
     "metadataCopyIntervalSeconds": "2",
     "gcWaitTime": "1000",
+    # Half of the messages are never acknowledged, and all of them must be delivered.
+    "maxUnackedMessagesPerConsumer": "0",
+    "maxUnackedMessagesPerSubscription": "0",
 }
 
 
@@ -201,7 +204,7 @@ class BackupTorture:
         self.durations_s: list[float] = []
 
     async def rounds(self, count: int) -> Verdict:
-        """Run them, with a new data directory for every tenth."""
+        """Run them, with a new data directory after each `ROUNDS_PER_DIRECTORY`."""
         for first in range(0, count, ROUNDS_PER_DIRECTORY):
             life = first // ROUNDS_PER_DIRECTORY + 1
             rounds = range(first + 1, min(first + ROUNDS_PER_DIRECTORY, count) + 1)
