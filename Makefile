@@ -38,7 +38,7 @@ $(PY):
 # The editable install brings the libraries and .venv/bin/pyxbroker. It is done again only when
 # what it depends on changes; the extension modules are built in place by `build` itself, and the
 # bytecode, as an installation has it: where Python may not write it, each start would compile.
-$(VENV)/.installed: pyproject.toml | $(PY)
+$(VENV)/.installed: pyproject.toml setup.py | $(PY)
 	@echo 'pyxbroker: step 2 of 4: the tools of the build, from PyPI'
 	$(PY) -m pip install -q --disable-pip-version-check \
 	    'setuptools>=77' 'Cython>=3.1' 'grpcio-tools>=1.60'

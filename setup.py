@@ -38,6 +38,20 @@ BUILD = Path("build")
 COMMIT = PACKAGE / "commit.txt"
 DESCRIPTORS = PACKAGE / "proto" / "descriptors.bin"
 
+# What the README needs.
+REQUIREMENTS = [
+    "cramjam>=2.8",
+    "fastavro>=1.9",
+    "httptools>=0.6.4",
+    "orjson>=3.9",
+    "protobuf>=5.26",
+    "uvloop>=0.19",
+]
+# google-re2 has no wheels for musl, and no environment marker names the C library. Without it,
+# clients evaluate topic patterns.
+if "musl" not in f"{sysconfig.get_config_var('HOST_GNU_TYPE')} {os.environ.get('CC')}":
+    REQUIREMENTS.append("google-re2>=1.1")
+
 CYTHON_DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -283,6 +297,7 @@ class BuildWheel(bdist_wheel):
 
 note_commit()
 setup(
+    install_requires=REQUIREMENTS,
     ext_modules=[Extension("pyxbroker._native", ["src/bookie_native/module.c"])],
     cmdclass={
         "bdist_wheel": BuildWheel,

@@ -27,6 +27,8 @@ from packaging.requirements import Requirement
 
 SCHEMA = SchemaVersion.V1_6
 NAMESPACE = uuid.UUID("c9f1f5c4-6c0e-5d4b-9d5e-0e6f2f4f3a10")
+# Wheels for musl do not require these.
+OPTIONAL = {"google-re2"}
 # What the compilers put into each module.
 CONTAINED = (
     ("Cython", "cython", "Apache-2.0", "run-time functions in the modules that it translates"),
@@ -85,7 +87,7 @@ def _requirements(lines: list[str]) -> list[Component]:
             ranges.setdefault(requirement.name, []).append(requirement)
     components = []
     for name, requirements in sorted(ranges.items()):
-        is_required = any(each.marker is None for each in requirements)
+        is_required = name not in OPTIONAL and any(each.marker is None for each in requirements)
         components.append(
             Component(
                 name=name,

@@ -240,7 +240,7 @@ def main() -> None:
     """Build what the command line asks for; all wheels by default."""
     tags = [each.tag for each in PLATFORMS]
     parser = argparse.ArgumentParser(prog="python -m harness.wheels", description=__doc__)
-    parser.add_argument("--python", action="append", choices=supported_versions())
+    parser.add_argument("--python", action="append", metavar="VERSION")
     parser.add_argument("--platform", action="append", choices=tags)
     options = parser.parse_args()
     try:

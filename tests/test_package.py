@@ -188,6 +188,15 @@ def test_a_wheel_that_needs_a_newer_system_is_refused(wheel: Path, tmp_path: Pat
         check_wheel(refused, X86_64)
 
 
+def test_only_wheels_for_musl_do_without_re2(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path]
+    written = tmp_path / "pyxbroker.egg-info" / "requires.txt"
+    run(*command, cwd=ROOT)
+    assert "google-re2" in written.read_text().partition("[")[0]
+    run("env", "CC=zig cc -target x86_64-linux-musl", *command, cwd=ROOT)
+    assert "uvloop" in written.read_text() and "google-re2" not in written.read_text()
+
+
 def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_ext"]
     command += ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "objects")]

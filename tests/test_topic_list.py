@@ -95,6 +95,12 @@ def test_what_re2_does_not_know_is_left_to_the_client(pattern: str, reason: str)
         compile_pattern(pattern)
 
 
+def test_without_re2_patterns_are_left_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(BeyondRE2, match="the package google-re2 is not installed"):
+        compile_pattern("public/default/.*")
+
+
 @pytest.mark.parametrize(
     "pattern", ["(", ")", "a{3,1}", "*", "[a", "a\\", "x://y", "http://public/default/a"]
 )

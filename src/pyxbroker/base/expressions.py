@@ -12,9 +12,12 @@ from typing import Protocol
 PROGRAM_BYTES_MAX = 128 << 10
 """Memory of a compiled expression, including RE2's cache of states."""
 
+_MISSING = b"the package google-re2 is not installed"
+
 # RE2's errors for syntax that only Java supports (assertions, backreferences, possessive
 # quantifiers, Java's own classes) and for expressions that exceed the memory limit.
 _BEYOND = (
+    _MISSING,
     b"invalid perl operator",
     b"invalid escape sequence",
     b"invalid character class range",
@@ -48,8 +51,10 @@ class ExpressionError(Exception):
 def compile_expression(text: str) -> Expression:
     """Compile an expression. Raises ExpressionError."""
     # Imported on first use: re2 takes 3 MiB and 5 ms.
-    import re2
-
+    try:
+        import re2
+    except ModuleNotFoundError:  # a wheel for musl does not require it
+        raise ExpressionError(_MISSING) from None
     try:
         return re2.compile(text, _options())
     except re2.error as error:
