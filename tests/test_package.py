@@ -351,7 +351,7 @@ def test_without_extras_the_first_steps_of_the_readme_work(minimal: Path, tmp_pa
             " installed: pip install 'pyxbroker[auth]'.",
         ),
         (
-            "standalone --data data --broker-port 0 --set brokerServicePortTls=0"
+            "standalone --data data --set brokerServicePortTls=0"
             " --set tlsEnabledWithKeyStore=true --set tlsKeyStore=users"
             " --set tlsKeyStorePassword=x",
             "tlsKeyStore (JKS): users is in PKCS12, which needs the package cryptography, which is"
@@ -373,6 +373,8 @@ def test_what_needs_an_extra_names_it(
     minimal: Path, tmp_path: Path, command: str, sentence: str
 ) -> None:
     (tmp_path / "users").write_text(f"alice:$2y$05${'O' * 53}\n")
+    if command.startswith("standalone"):
+        command += " --broker-port 0 --web-port 0"
     done = subprocess.run(
         [minimal.parent / "pyxbroker", *command.split()],
         cwd=tmp_path,
