@@ -76,7 +76,7 @@ def test_systemd_accepts_the_unit_and_its_hardening(tmp_path: Path) -> None:
 
 @pytest.mark.minutes
 def test_the_debian_package_has_its_layout(tmp_path: Path) -> None:
-    builder = WheelBuilder(build_sdist(tmp_path), tmp_path / "work")
+    builder = WheelBuilder(build_sdist(tmp_path))
     wheel = builder.build(sys.executable, PLATFORMS[0], tmp_path)
     done = subprocess.run(
         ["bash", UNIT.parent / "build-deb.sh", wheel, tmp_path],
