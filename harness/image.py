@@ -29,7 +29,7 @@ def build_image() -> Path:
     WORK.mkdir(parents=True, exist_ok=True)
     if BASE not in _buildah("images", "--format", "{{.Name}}:{{.Tag}}"):
         _make_base()
-    options = ["--layers", "--isolation", "chroot", "--format", "docker", "--tag", NAME]
+    options = ["--isolation", "chroot", "--format", "docker", "--tag", NAME]
     options += ["--build-arg", f"BASE={BASE}", "--file", "container/Dockerfile"]
     certificate = os.environ.get("PIP_CERT")
     if certificate:  # as pip of this machine
