@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.broker.transactions.coordinators import Transactions
     from pyxbroker.broker.why.refusals import LastRefusals
     from pyxbroker.metadata.cache import MetadataCache
     from pyxbroker.mledger.entry_cache import EntryCache
@@ -211,6 +212,8 @@ class Broker:
         self.peers: Peers | None = None
         """The requests to the other brokers of the cluster; None in a broker without a cluster."""
         self.cluster: ClusterView | None = None  # likewise
+        self.transactions: Transactions | None = None
+        """The transaction coordinators of this broker; None if transactions are switched off."""
         self.backup: Callable[[], BackupSource] | None = None
         """A function that returns the source of backups; None in a broker without local files."""
         self.spill_directory: Path | None = None  # for large temporary files of background tasks

@@ -34,7 +34,7 @@ from pyxbroker.settings.sections.rates import Rates
 from pyxbroker.settings.sections.security import Security
 from pyxbroker.settings.sections.storage import Storage
 from pyxbroker.settings.sections.tls import Tls
-from pyxbroker.settings.sections.topics import Topics
+from pyxbroker.settings.sections.topics import Topics, Transactions
 
 DEFAULT_METADATA_URL = "embedded:metadata"
 CLUSTER_DEFAULTS: dict[str, Value] = dict.fromkeys(
@@ -75,6 +75,7 @@ class Config(
     Limits,
     Rates,
     Topics,
+    Transactions,
     Dispatch,
     ManagedLedger,
     BookKeeper,
@@ -251,8 +252,17 @@ SCHEMA: dict[str, Setting] = Config.rows
 SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
-        *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, BookKeeper, Placement, SeveralBrokers, LoadBalancing, Storage, Metrics),
+        *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Transactions),
+        *(
+            Dispatch,
+            ManagedLedger,
+            BookKeeper,
+            Placement,
+            SeveralBrokers,
+            LoadBalancing,
+            Storage,
+            Metrics,
+        ),
     )
 }
 

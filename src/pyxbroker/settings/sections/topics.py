@@ -1,4 +1,4 @@
-"""Settings of topics and subscriptions: creation, retention, quotas and deletion."""
+"""Settings of topics, subscriptions and transactions: creation, retention, quotas, deletion."""
 
 from __future__ import annotations
 
@@ -303,4 +303,57 @@ class Topics(Section, title="Topics and subscriptions"):
         20_000,
         "The same limit for the whole subscription; 0 is no limit.",
         dynamic=True,
+    )
+
+
+class Transactions(Section, title="Transactions"):
+    transactionCoordinatorEnabled: bool = setting(
+        False,
+        "If true, clients can use transactions. Needs systemTopicEnabled=true.",
+    )
+    maxActiveTransactionsPerCoordinator: int = setting(
+        0,
+        "Most open transactions of a coordinator, which refuses further ones; 0: no limit of"
+        " this setting.",
+    )
+    transactionBufferSnapshotMaxTransactionCount: int = setting(
+        1000,
+        "A topic stores a snapshot of its aborted transactions after so many ends of transactions.",
+        minimum=1,
+    )
+    transactionBufferSnapshotMinTimeInMillis: int = setting(
+        5000,
+        "Time after which a topic stores a snapshot if messages were published or transactions"
+        " ended.",
+        unit="ms",
+        minimum=1,
+    )
+    transactionBufferSegmentedSnapshotEnabled: bool = setting(
+        False,
+        "If true, the snapshot of a topic has several segments, so that only what is new is"
+        " written.",
+    )
+    transactionBufferSnapshotSegmentSize: int = setting(
+        262144,
+        "Size of a segment of a snapshot.",
+        unit="bytes",
+        minimum=1024,
+    )
+    transactionBufferClientMaxConcurrentRequests: int = setting(
+        1000,
+        "Most requests to other brokers to end a transaction that are in progress; fewer than"
+        " 100 count as 100.",
+        minimum=1,
+    )
+    transactionBufferClientOperationTimeoutInMills: int = setting(
+        3000,
+        "Time after which a request to another broker to end a transaction is repeated.",
+        unit="ms",
+        minimum=1,
+    )
+    transactionPendingAckLogIndexMinLag: int = setting(
+        500,
+        "The log of a subscription's pending acknowledgements can be trimmed at each so many"
+        " records.",
+        minimum=1,
     )

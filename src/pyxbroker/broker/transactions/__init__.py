@@ -1,0 +1,1 @@
+"""Transactions: coordinators, the buffers of topics, and the pending acknowledgements."""
