@@ -69,6 +69,17 @@ PARTITIONS_SUBSCRIPTIONS_MAX = 1_000_000
 PARTITIONS_PROPERTIES_BYTES_MAX = 256 << 20
 """Properties of subscriptions that one request may write, over all partitions."""
 
+OPEN_TRANSACTIONS_MAX = 100_000
+"""Open transactions of one coordinator, unless maxActiveTransactionsPerCoordinator is lower. Each
+takes about 2 KB, and a recovery reads all of them."""
+
+TRANSACTION_PARTICIPANTS_MAX = 10_000
+"""Partitions and subscriptions of one transaction, which its end has to reach."""
+
+TRANSACTION_NAMES_BYTES_MAX = 64 << 20
+"""Names of the partitions and subscriptions of all open transactions of one coordinator. Each of
+them counts for 100 bytes more, which is what the broker needs for it."""
+
 
 def bytes_over(text: str, bytes_max: int) -> int:
     """Return the length of a text in UTF-8 if it exceeds the limit, else 0."""

@@ -212,8 +212,6 @@ class Broker:
         self.peers: Peers | None = None
         """The requests to the other brokers of the cluster; None in a broker without a cluster."""
         self.cluster: ClusterView | None = None  # likewise
-        self.transactions: Transactions | None = None
-        """The transaction coordinators of this broker; None if transactions are switched off."""
         self.backup: Callable[[], BackupSource] | None = None
         """A function that returns the source of backups; None in a broker without local files."""
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
@@ -279,6 +277,21 @@ class Broker:
         from pyxbroker.broker.namespaces import Namespaces
 
         return Namespaces(self.config, self.metadata, self.metadata_cache, self.topics)
+
+    @cached_property
+    def transactions(self) -> Transactions | None:
+        """The transaction coordinators of this broker; None if transactions are switched off."""
+        if not self.config.transactionCoordinatorEnabled:
+            return None
+        from pyxbroker.broker.transactions.coordinators import Transactions
+
+        transactions = Transactions(self, self._ledgers)
+        self.namespaces.unload_coordinators = transactions.unload
+        return transactions
+
+    @property
+    def _open_transactions(self) -> Transactions | None:
+        return self.__dict__.get("transactions")
 
     @cached_property
     def tenants(self) -> Tenants:
@@ -686,6 +699,8 @@ class Broker:
         from pyxbroker.broker.dispatch.delayed import ClockWatch
 
         ClockWatch.of(self.connections.loop).check()
+        if self._open_transactions is not None:
+            self._open_transactions.check_timeouts()
         for periodic in self._work_by_age:
             await periodic.run()
 
@@ -744,6 +759,8 @@ class Broker:
 
     async def _check_ages(self) -> None:
         await self.topics.upkeep.check_ages()
+        if self._open_transactions is not None:
+            self._open_transactions.check_ages()
         await self._ledgers.retry_deletions()
 
     # --- stopping -----------------------------------------------------------------------------
@@ -766,6 +783,8 @@ class Broker:
     async def stop(self) -> None:
         """Close topics and connections, and wait for pending writes."""
         self.half_open.stop()
+        if self._open_transactions is not None:
+            await self._open_transactions.close()
         await self.topics.close()
         await self.producer_names.close()
         live = list(self.connections.live)

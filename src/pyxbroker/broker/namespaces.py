@@ -40,7 +40,13 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.system_cursors import is_system_cursor
-from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
+from pyxbroker.base.topic_name import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    SYSTEM_NAMESPACE,
+    NamespaceName,
+    TopicName,
+)
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.partition_nodes import for_each
 from pyxbroker.metadata import paths
@@ -98,6 +104,12 @@ class Namespaces:
         self._topics = topics
         # The boundaries of bundles, with the value of the record that has them.
         self._boundaries: dict[str, tuple[bytes, list[int]]] = {}
+        self.unload_coordinators: (
+            Callable[[Callable[[TopicName], bool]], Awaitable[None]] | None
+        ) = None
+        """Closes the transaction coordinators of partitions for which a function returns True;
+        None: none is open.
+        """
         self._creations = Turns[None](store)
         self._deletions = Turns[str](store)
 
@@ -310,6 +322,7 @@ class Namespaces:
         await self.record(name)
         found = self._topics.registry.in_namespace(name)
         await for_each(await _inside(found, bundle), self._topics.deletion.unload)
+        await self._unload_coordinators(name, lambda topic: topic in bundle)
 
     async def clear_backlog(
         self,
@@ -450,7 +463,12 @@ class Namespaces:
         if not (await asyncio.wait([closing], timeout=timeout_s))[0]:
             log.warning("a bundle is given up although topics of it are still being closed",
                         namespace=name, bundle=str(bundle))  # fmt: skip
+        await self._unload_coordinators(name, lambda topic: topic in bundle and not stays(topic))
         return moving
+
+    async def _unload_coordinators(self, name: str, is_inside: Callable[[TopicName], bool]) -> None:
+        if name == SYSTEM_NAMESPACE and self.unload_coordinators is not None:
+            await self.unload_coordinators(is_inside)
 
     async def _close_topics(self, topics: list[TopicName], moving: list[Topic]) -> None:
         async def close(topic: TopicName) -> None:

@@ -50,6 +50,13 @@ class Peers(Protocol):
     ) -> None:
         """Publish a message to a topic of another broker. Raises ServiceNotReady."""
 
+    async def command(self, to: Redirect, topic: TopicName, command: Any, timeout_s: float) -> Any:
+        """Send a command of the binary protocol to the broker that owns a topic; return the answer.
+
+        `to` names the owner, or a broker that knows it. Raises PulsarError: that of an ERROR, and
+        ServiceNotReady without an answer.
+        """
+
 
 class CopiedSubscription(NamedTuple):
     """A subscription of a topic, as its other partitions get it."""

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.errors import BY_CODE, ServiceNotReady
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import TopicName
@@ -19,11 +19,18 @@ from pyxbroker.client.authentication import Authentication, method_named
 from pyxbroker.client.client import Client
 from pyxbroker.client.connection import Connection
 from pyxbroker.client.entries import OutgoingMessage
-from pyxbroker.client.errors import BadSetting, ClientError, ConnectionFailed, HttpRefused
+from pyxbroker.client.errors import (
+    BadSetting,
+    BrokerRefused,
+    ClientError,
+    ConnectionFailed,
+    HttpRefused,
+)
 from pyxbroker.client.http import HttpConnections
 from pyxbroker.client.producer import ProducerSettings
 from pyxbroker.client.settings import ClientSettings
 from pyxbroker.client.tls import TlsSettings
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
 
 log = get_logger("pyxbroker.cluster")
@@ -117,11 +124,9 @@ class ClusterPeers:
     async def publish(
         self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
     ) -> None:
-        if self._client is None:
-            self._client = Client(self._settings)
         settings = ProducerSettings(send_timeout_s=ANSWER_TIMEOUT_S)
         try:
-            producer = await self._client.producer(str(topic), settings)
+            producer = await self._shared_client().producer(str(topic), settings)
             try:
                 await producer.send(OutgoingMessage(value, key, replicate_to=replicate_to))
             finally:
@@ -130,6 +135,28 @@ class ClusterPeers:
             raise ServiceNotReady(
                 f"Another broker serves {topic}, and this broker cannot publish there: {error}"
             ) from error
+
+    async def command(self, to: Redirect, topic: TopicName, command: Any, timeout_s: float) -> Any:
+        client = self._shared_client()
+        try:
+            url = to.urls.broker_url_tls if self._is_tls else to.urls.broker_url
+            if to.is_owner and url:
+                address = Address(url)
+            else:
+                address = await client.owner_of(str(topic))
+            connection = await client.pool.to(address)
+            return await connection.ask(command, timeout_s)
+        except BrokerRefused as error:
+            raise BY_CODE[dict(pb.ServerError.items()).get(error.code, 0)](error.message) from error
+        except ClientError as error:
+            raise ServiceNotReady(
+                f"The broker that serves {topic} cannot be asked: {error}"
+            ) from error
+
+    def _shared_client(self) -> Client:
+        if self._client is None:
+            self._client = Client(self._settings)
+        return self._client
 
     async def connect(self, to: Addresses, timeout_s: float) -> Connection:
         """Open a connection, which ends when the broker is silent for a while.

@@ -172,6 +172,8 @@ class StandaloneData:
                 web_service_url_tls=self.addresses.web_url_tls,
                 broker_service_url_tls=self.addresses.broker_url_tls,
                 namespace_bundles=config.defaultNumberOfNamespaceBundles,
+                # As in Pulsar's standalone.
+                transaction_coordinators=int(config.transactionCoordinatorEnabled),
             ),
             bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",
             accept_loss=self.accept_loss,

@@ -47,6 +47,7 @@ _TEXTS = {
     "subscription": _Text("subscription name", limits.SUBSCRIPTION_BYTES_MAX),
     "initial_subscription_name": _Text("subscription name", limits.SUBSCRIPTION_BYTES_MAX),
     "consumer_name": _Text("consumer name", limits.CONSUMER_BYTES_MAX),
+    "partitions": _Text("topic name", limits.TOPIC_NAME_BYTES_MAX, InvalidTopicName),
     "producer_name": _Text("producer name", limits.PRODUCER_BYTES_MAX),
     "client_version": _Text("client version", limits.CLIENT_VERSION_BYTES_MAX),
     "proxy_version": _Text("proxy version", limits.CLIENT_VERSION_BYTES_MAX),
@@ -57,8 +58,11 @@ class _Plan(NamedTuple):
     """The fields of a message type that can contain text."""
 
     texts: tuple[tuple[str, _Text], ...]
+    lists: tuple[tuple[str, _Text], ...]
+    """Repeated texts."""
     properties: tuple[str, ...]
     messages: tuple[str, ...]  # nested messages to check
+    message_lists: tuple[str, ...]  # repeated ones
 
 
 def exceeded_limit(kind: int, data: bytes) -> str | None:
@@ -101,11 +105,17 @@ def check_text(message: Any) -> None:
         # Nearly all texts are so short that they fit in any encoding.
         if type(value) is not str or len(value) > limits.SURELY_SHORT:
             text.check(value)
+    for name, text in plan.lists:
+        for value in getattr(message, name):
+            text.check(value)
     for name in plan.properties:
         _check_properties(name, getattr(message, name))
     for name in plan.messages:
         if message.HasField(name):
             check_text(getattr(message, name))
+    for name in plan.message_lists:
+        for each in getattr(message, name):
+            check_text(each)
 
 
 def _check_properties(what: str, pairs: Any) -> None:
@@ -125,19 +135,26 @@ def _check_properties(what: str, pairs: Any) -> None:
 
 @cache
 def _plan(descriptor: Any) -> _Plan:
-    texts, properties, messages = [], [], []
+    texts: list[tuple[str, _Text]] = []
+    lists: list[tuple[str, _Text]] = []
+    properties, messages, message_lists = [], [], []
     for field in descriptor.fields:
         nested = field.message_type
         if field.type == field.TYPE_STRING:
             default = _Text(field.name.replace("_", " "), limits.TEXT_BYTES_MAX)
-            texts.append((field.name, _TEXTS.get(field.name, default)))
+            kind = lists if field.is_repeated else texts
+            kind.append((field.name, _TEXTS.get(field.name, default)))
         elif nested is None:
             continue
         elif nested.name == _PROPERTIES:
             properties.append(field.name)
         elif not field.is_repeated:
             messages.append(field.name)
-    return _Plan(tuple(texts), tuple(properties), tuple(messages))
+        elif any(each.type == field.TYPE_STRING for each in nested.fields):
+            message_lists.append(field.name)
+    return _Plan(
+        *(tuple(texts), tuple(lists), tuple(properties), tuple(messages), tuple(message_lists))
+    )
 
 
 @cache

@@ -61,6 +61,7 @@ from pyxbroker.broker.commands.schema_commands import (
 from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
+from pyxbroker.broker.commands.transaction_commands import TransactionCommands, TransactionsOff
 from pyxbroker.broker.commands.unread import note_unread
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.connection import Connection
@@ -217,6 +218,7 @@ class Handlers:
                 no_tenant="Topic not found {topic}",
                 is_for_owner=True,
             ),
+            **TransactionCommands(broker).table(),
         }
 
     # --- called by connections ----------------------------------------------------------------
@@ -624,9 +626,10 @@ class Handlers:
     # --- lookups ------------------------------------------------------------------------------
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
-        if message.topic.startswith(_COORDINATORS):
+        is_off = not self.broker.config.transactionCoordinatorEnabled
+        if is_off and message.topic.startswith(_COORDINATORS):
             # A Java client that the coordinator itself refuses would wait for it forever.
-            raise NotAllowed("Transactions are not supported by this broker.")
+            raise TransactionsOff()
         with self._lookups:
             listener = message.advertised_listener_name.strip() or connection.session.listener
             found = await self.broker.lookup(

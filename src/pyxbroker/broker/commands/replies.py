@@ -337,6 +337,37 @@ def ack_response(consumer_id: int, request_id: int, code: int | None, message: s
     return frame(command)
 
 
+def coordinator_connected(request_id: int) -> bytes:
+    """Encode the answer to a TC_CLIENT_CONNECT_REQUEST."""
+    command = _command(pb.BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
+    command.tcClientConnectResponse.request_id = request_id
+    return frame(command)
+
+
+def coordinator_refused(request_id: int, code: int, message: str) -> bytes:
+    """Encode the refusal of a TC_CLIENT_CONNECT_REQUEST."""
+    command = _command(pb.BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
+    answer = command.tcClientConnectResponse
+    answer.request_id, answer.error, answer.message = request_id, code, message
+    return frame(command)
+
+
+def transaction(
+    kind: int, request: Any, txn: tuple[int, int], refusal: tuple[int, str] | None = None
+) -> bytes:
+    """Encode the answer to a command about a transaction: its id (most, least bits), and the error
+    and text of a refusal.
+    """
+    # The type of an answer follows that of its command.
+    command = _command(kind + 1)
+    answer = getattr(command, pb.BaseCommand.DESCRIPTOR.fields_by_number[kind + 1].name)
+    answer.request_id = request.request_id
+    answer.txnid_most_bits, answer.txnid_least_bits = txn
+    if refusal is not None:
+        answer.error, answer.message = refusal
+    return frame(command)
+
+
 def reached_end_of_topic(consumer_id: int) -> bytes:
     """Encode that the topic is terminated, and the subscription has acknowledged everything."""
     command = _command(pb.BaseCommand.REACHED_END_OF_TOPIC)
