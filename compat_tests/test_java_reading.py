@@ -395,6 +395,6 @@ def test_consumers_that_are_refused(java_client: Client, broker: Broker, topic: 
 
 def test_a_client_that_wants_transactions_is_refused(java: Java, broker: Broker) -> None:
     """When it is made; of a broker that refuses it later it would wait without an end."""
-    ours, of_the_client = "Transactions are not supported", "doesn't enable the transaction coord"
+    ours, of_the_client = "Transactions are not enabled", "doesn't enable the transaction coord"
     with pytest.raises(JavaError, match=f"{ours}|{of_the_client}"):
         java.client(broker.url, enableTransaction=True)

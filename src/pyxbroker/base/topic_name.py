@@ -42,6 +42,10 @@ _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
 TRANSACTION_COORDINATORS = "transaction_coordinator_assign"
 """The partitioned topic in SYSTEM_NAMESPACE whose owners are the transaction coordinators."""
+TRANSACTION_LOG = "__transaction_log_"
+"""The beginning of the name of a coordinator's log in SYSTEM_NAMESPACE."""
+PENDING_ACKS = "__transaction_pending_ack"
+"""The end of the name of the log of a subscription's pending acknowledgements."""
 CHANGE_EVENTS = "__change_events"
 """The topic, or partitioned topic, of a namespace that stores its topic policies."""
 
@@ -218,6 +222,17 @@ class TopicName:
         return self.is_persistent and self._base_local_name() == CHANGE_EVENTS
 
     @property
+    def is_transaction_internal(self) -> bool:
+        """True for the name of a log of transactions, and of the topic whose partitions assign
+        coordinators to brokers: no client can use them.
+        """
+        if self._full_name.endswith(PENDING_ACKS):
+            return True
+        return self.namespace == SYSTEM_NAMESPACE and self.local_name.startswith(
+            (TRANSACTION_COORDINATORS, TRANSACTION_LOG)
+        )
+
+    @property
     def encoded_local_name(self) -> str:
         """The local name as Java's URLEncoder writes it: one path element."""
         return encode(self.local_name)
@@ -330,7 +345,7 @@ def _is_system(local_name: str) -> bool:
     return (
         local_name == CHANGE_EVENTS
         or local_name.startswith("__transaction_")
-        or local_name.endswith("__transaction_pending_ack")
+        or local_name.endswith(PENDING_ACKS)
     )
 
 

@@ -83,6 +83,12 @@ def check_not_system(name: TopicName, operation: str) -> None:
         raise HttpError(405, f"{operation} on a system topic is not allowed")
 
 
+def check_not_internal(name: TopicName) -> None:
+    """Raise HttpError 400 for a name that transactions use."""
+    if name.is_transaction_internal:
+        raise HttpError(400, "Cannot create topic in system topic format!")
+
+
 def _check_length(request: Request, name: TopicName | NamespaceName | TenantName) -> None:
     """Raise HttpError 412 for a name that is too long, except to delete it."""
     if request.method == "DELETE":

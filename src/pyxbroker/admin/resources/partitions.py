@@ -7,6 +7,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
     check_namespace,
+    check_not_internal,
     namespace_name_of,
     partitioned_topic_of,
     read_json,
@@ -70,6 +71,7 @@ async def create(request: Request) -> Response:
         count = _count(body)
     request.argument("createLocalTopicOnly")
     name = partitioned_topic_of(request)
+    check_not_internal(name)
     try:
         await request.app.broker.topics.partitioned.create(name, count, properties)
     except TopicExists:

@@ -19,6 +19,7 @@ from pyxbroker.admin.resources.names import (
     STRING_MAP,
     STRINGS,
     check_namespace,
+    check_not_internal,
     check_not_system,
     domain_of,
     namespace_name_of,
@@ -157,6 +158,7 @@ async def create(request: Request) -> Response:
     body = await read_json(request)
     properties = strings_of(body, "The topic's properties")
     name = topic_of(request)
+    check_not_internal(name)
     topics = request.app.broker.topics
     if name.is_partitioned:
         await _check_partition(request, name)

@@ -107,7 +107,7 @@ class TransactionCommands:
     async def _handle_end(self, connection: Connection, message: Any) -> None:
         transactions, txn = self._transactions(), _txn_of(message)
         ended = await transactions.begin_end(txn, _is_commit(message), connection.session.principal)
-        # The end goes on without the client, which may ask again.
+        # The transaction ends without the client, too, which may repeat the command.
         if await wait_for(connection, ended, None):
             ended.result()
             _answer(connection, pb.BaseCommand.END_TXN, message)

@@ -302,6 +302,8 @@ class TopicLoader:
         # existing topic is opened nevertheless, if only to be deleted.
         if await self._registry.exists(name):
             await self._policies.of_existing(name)
+        elif name.is_transaction_internal:
+            raise _internal(name)
         else:
             await self._policies.of_topic(name)
             if not name.is_partitioned:
@@ -325,6 +327,8 @@ class TopicLoader:
         return await self._policies.of_topic(name)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
+        if name.is_transaction_internal:
+            raise _internal(name)
         policies = await self.check_name(name)
         may_create = await self._partitions.check_name(
             name, create and policies.auto_topic_creation.allowed
@@ -545,6 +549,10 @@ class TopicLoader:
         """Wait until no topic is being opened any more."""
         while self._opening:
             await asyncio.wait([opening for opening, _ in self._opening.values()])
+
+
+def _internal(name: TopicName) -> NotAllowed:
+    return NotAllowed(f"Can not create transaction system topic {name}")
 
 
 def _with_whole(name: TopicName) -> set[TopicName]:

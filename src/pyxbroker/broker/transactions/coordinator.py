@@ -188,7 +188,7 @@ class Coordinator:
 
     @property
     def low_water_mark(self) -> int:
-        """The number below the oldest transaction that is not ended; 0: there is none."""
+        """The number below the oldest transaction that is not ended, or 0 without one."""
         return next(iter(self.transactions), 1) - 1
 
     # --- recovery -------------------------------------------------------------------------------

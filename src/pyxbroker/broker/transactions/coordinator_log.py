@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
+from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pyxbroker.broker.topics.log_reader import read_log
 from pyxbroker.broker.transactions.coordinator import (
     NO_TRANSACTION,
@@ -50,7 +50,7 @@ _WORD_BITS = 64
 
 def name_of(coordinator: int) -> str:
     """Return the name of the managed ledger of a coordinator."""
-    return f"{SYSTEM_NAMESPACE}/persistent/__transaction_log_{coordinator}"
+    return f"{SYSTEM_NAMESPACE}/persistent/{TRANSACTION_LOG}{coordinator}"
 
 
 class _Place:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.auth.authorization import END_TRANSACTION, authorize
 from pyxbroker.auth.principal import Principal
@@ -26,15 +26,17 @@ from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS
 from pyxbroker.broker.topics.loading import limits_of
 from pyxbroker.broker.transactions.coordinator_log import CoordinatorLog
 from pyxbroker.broker.transactions.ids import TxnId
-from pyxbroker.broker.transactions.participants import Participants
+from pyxbroker.broker.transactions.participants import Host, Participants
 from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator, not_here
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.broker import Broker
+    from pyxbroker.auth.permissions import Permissions
     from pyxbroker.ledger.client import LedgerClient
+    from pyxbroker.metadata.store import MetadataStore
+    from pyxbroker.mledger.entry_cache import EntryCache
 
 log = get_logger("pyxbroker.transactions")
 
@@ -42,10 +44,22 @@ ASSIGNMENT = TopicName.get(f"persistent://{SYSTEM_NAMESPACE}/{TRANSACTION_COORDI
 CLOSING_ERRORS = (LedgerError, MetadataError, ManagedLedgerError)
 
 
+class CoordinatorHost(Host, Protocol):
+    """The broker, as coordinators need it."""
+
+    metadata: MetadataStore
+    entry_cache: EntryCache | None
+
+    @property
+    def permissions(self) -> Permissions | None: ...
+
+    async def check_served(self, topic: TopicName, acquires: bool = False) -> None: ...
+
+
 class Transactions:
     """The transaction coordinators of one broker."""
 
-    def __init__(self, broker: Broker, ledgers: LedgerClient) -> None:
+    def __init__(self, broker: CoordinatorHost, ledgers: LedgerClient) -> None:
         self._broker = broker
         self._ledgers = ledgers
         self._participants = Participants(broker)

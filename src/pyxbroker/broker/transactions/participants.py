@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker.base.errors import (
     BY_CODE,
@@ -26,7 +26,10 @@ from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.broker import Broker
+    from pyxbroker.broker.lookup import Ownership
+    from pyxbroker.broker.peers import Peers
+    from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.settings.config import Config
 
 log = get_logger("pyxbroker.transactions")
 
@@ -34,6 +37,19 @@ NO_BUFFER = "Transaction buffer disable!"
 REQUESTS_MIN = 100  # in progress; a lower setting has no effect, as in Pulsar
 RETRIED = (ServiceNotReady, PersistenceError, MetadataStoreError, TooManyRequests)
 """Errors after which an attempt is repeated, and may succeed."""
+
+
+class Host(Protocol):
+    """The broker, as the ends of transactions need it."""
+
+    config: Config
+    peers: Peers | None
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def ownership(self) -> Ownership: ...
 
 
 class End(NamedTuple):
@@ -45,7 +61,7 @@ class End(NamedTuple):
     """All transactions of the coordinator up to this number have ended."""
 
 
-async def end_on_topic(broker: Broker, name: TopicName, end: End) -> None:
+async def end_on_topic(broker: Host, name: TopicName, end: End) -> None:
     """End a transaction on a topic of this broker, which is opened if necessary. A topic that does
     not exist has nothing to end.
 
@@ -61,7 +77,7 @@ async def end_on_topic(broker: Broker, name: TopicName, end: End) -> None:
     await buffer.end(*end)
 
 
-async def end_on_subscription(broker: Broker, name: TopicName, subscription: str, end: End) -> None:
+async def end_on_subscription(broker: Host, name: TopicName, subscription: str, end: End) -> None:
     """End a transaction on a subscription, like end_on_topic."""
     try:
         topic = await broker.topics.loader.get(name, create=False)
@@ -75,7 +91,7 @@ async def end_on_subscription(broker: Broker, name: TopicName, subscription: str
 class Participants:
     """Ends transactions at their participants."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Host) -> None:
         self._broker = broker
         config = broker.config
         self._timeout_s = config.transactionBufferClientOperationTimeoutInMills / 1000
