@@ -91,6 +91,8 @@ class Producer(ProducerState):
         entries = [(*ids, run.data(i), run.crc(i)) for i, ids in enumerate(run.sequence_ids())]
         self.notes.told.append(("run", self.producer_id, entries))
 
+    publish_transactional = publish
+
 
 class Consumer:
     def __init__(self, notes: Notes) -> None:
@@ -253,9 +255,9 @@ async def turns(count: int = 6) -> None:
         await asyncio.sleep(0)
 
 
-def section(data: bytes, *, checksum: bool = True) -> bytes:
+def section(data: bytes, *, checksum: bool = True, **fields: Any) -> bytes:
     """A payload section around data, with small metadata."""
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
     return wire.payload_section(metadata.SerializeToString(), data, checksum=checksum)
 
 

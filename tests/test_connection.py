@@ -551,6 +551,29 @@ def test_a_damaged_entry_is_refused_and_the_rest_is_taken() -> None:
     served(scenario)
 
 
+def test_the_transactions_of_a_run_are_those_of_its_commands_and_metadata() -> None:
+    async def scenario(side: Served) -> None:
+        plain = section(b"plain")
+        of_txn = section(b"txn", txnid_most_bits=2**64 - 1, txnid_least_bits=7)
+        ids = {"txnid_most_bits": 2**64 - 1, "txnid_least_bits": 7}
+        frames = [send(1, plain), send(2, of_txn, **ids), send(3, plain), send(4, of_txn, **ids)]
+        frames += [send(5, plain), send(6, of_txn)]
+        frames += [send(7, plain, txnid_least_bits=7)]  # half an id is none
+        await side.write(b"".join(frames))
+        assert side.told[1] == ("refused", 1, 6, "transaction")
+        [run, last] = side.producer.runs
+        assert run.transactions == [(1, -1, 7), (3, -1, 7)]
+        assert last.transactions is None
+        rest = run.without({0, 3})
+        assert rest is not None
+        assert rest.transactions == [(0, -1, 7)]
+        rest = run.without({1, 3})
+        assert rest is not None
+        assert rest.transactions is None
+
+    served(scenario)
+
+
 def test_metadata_with_too_many_fields_is_refused() -> None:
     """Whoever sends it to a consumer looks at it again."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)

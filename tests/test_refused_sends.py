@@ -24,7 +24,8 @@ def sound(sequence_id: int) -> bytes:
 
 
 def in_transaction(client: Client, sequence_id: int) -> None:
-    send = pb.CommandSend(producer_id=1, sequence_id=sequence_id, txnid_least_bits=1)
+    ids = {"txnid_least_bits": 1, "txnid_most_bits": 0}
+    send = pb.CommandSend(producer_id=1, sequence_id=sequence_id, **ids)
     client.send(send, section(b"in a transaction"))
 
 

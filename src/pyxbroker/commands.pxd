@@ -38,7 +38,7 @@ cdef struct SendCommand:
     int32_t num_messages            # 1 unless a batch
     uint64_t txnid_least_bits
     uint64_t txnid_most_bits
-    bint has_txn
+    bint has_txn                    # has both parts of the id
     bint is_chunk
     bint marker
 
@@ -83,6 +83,9 @@ cdef struct MetadataPeek:
     int32_t num_messages            # in the batch; 1 for a single message; not validated
     uint32_t uncompressed_size      # of the payload; 0: not set
     int32_t marker_type             # -1: not a marker
+    uint64_t txnid_least_bits
+    uint64_t txnid_most_bits
+    bint has_txn                    # has both parts of the id of a transaction
     uint32_t fields                 # number of all fields, including unknown ones
     bint is_batch
     bint is_encrypted               # has an encryption key

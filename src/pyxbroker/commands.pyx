@@ -105,6 +105,7 @@ def find_number(const uint8_t[::1] data not None, uint32_t number, int64_t field
 cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexcept nogil:
     cdef uint32_t at = 0
     cdef uint32_t seen = 0
+    cdef uint32_t txn_parts = 0
     cdef Field field
     memset(out, 0, sizeof(SendCommand))
     out.num_messages = 1
@@ -123,16 +124,17 @@ cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexc
             out.num_messages = <int32_t>field.value
         elif field.number == 4:
             out.txnid_least_bits = field.value
-            out.has_txn = True
+            txn_parts |= 1
         elif field.number == 5:
             out.txnid_most_bits = field.value
-            out.has_txn = True
+            txn_parts |= 2
         elif field.number == 6:
             out.highest_sequence_id = field.value
         elif field.number == 7:
             out.is_chunk = field.value != 0
         elif field.number == 8:
             out.marker = field.value != 0
+    out.has_txn = txn_parts == 3
     return DECODE_OK if seen == 3 else DECODE_MALFORMED
 
 
@@ -317,6 +319,7 @@ cdef int peek_batched(const uint8_t *data, uint32_t size, BatchedPeek *out) noex
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil:
     cdef uint32_t at = 0
     cdef uint32_t seen = 0
+    cdef uint32_t txn_parts = 0
     cdef Field field
     memset(out, 0, sizeof(MetadataPeek))
     out.num_messages = 1
@@ -346,6 +349,12 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
                 out.deliver_at_time = <int64_t>field.value
             elif field.number == 20:
                 out.marker_type = <int32_t>field.value
+            elif field.number == 22:
+                out.txnid_least_bits = field.value
+                txn_parts |= 1
+            elif field.number == 23:
+                out.txnid_most_bits = field.value
+                txn_parts |= 2
             elif field.number == 24:
                 out.highest_sequence_id = field.value
             elif field.number == 25:
@@ -374,6 +383,7 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
                 out.uuid_size = field.size
             elif field.number == 31:
                 out.compacted_indexes += _count_packed(field.data, field.size)
+    out.has_txn = txn_parts == 3
     return DECODE_OK if seen == 7 else DECODE_MALFORMED
 
 
@@ -547,6 +557,7 @@ def peek_metadata_py(const uint8_t[::1] data not None):
         "publish_time": out.publish_time,
         "deliver_at_time": out.deliver_at_time, "num_messages": out.num_messages,
         "marker_type": out.marker_type, "is_batch": bool(out.is_batch),
+        "transaction": ((out.txnid_most_bits, out.txnid_least_bits) if out.has_txn else None),
         "is_encrypted": bool(out.is_encrypted),
         "partition_key": out.partition_key[:out.partition_key_size],
         "partition_key_b64": bool(out.partition_key_b64),

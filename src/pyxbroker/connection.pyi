@@ -106,6 +106,8 @@ class ProducerState:
         """Chunks of chunked messages received since creation."""
     def publish(self, run: EntryRun) -> None:
         """Publish the run of SENDs of one read. Subclasses override this."""
+    def publish_transactional(self, run: EntryRun) -> None:
+        """Publish a run with SENDs of transactions. Subclasses override this."""
     def send_receipts(self, run: EntryRun, stored: bool = True) -> None:
         """Send one SEND_RECEIPT per entry of a durable run, all in one write."""
     def refused_run(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:

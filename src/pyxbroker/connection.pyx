@@ -258,6 +258,10 @@ cdef class ProducerState:
         """Publish the run of SENDs of one read. Subclasses override this."""
         raise NotImplementedError
 
+    def publish_transactional(self, EntryRun run):
+        """Publish a run with SENDs of transactions. Subclasses override this."""
+        raise NotImplementedError
+
     def send_receipts(self, EntryRun run not None, bint stored=True):
         """Send one SEND_RECEIPT per entry, all in one write. If not stored, all entries get the
         run's position.
@@ -590,7 +594,9 @@ cdef class Connection:
             elif not has_room_for_messages(&peek, <uint32_t>(
                     frame.payload + frame.payload_size - payload.metadata - payload.metadata_size)):
                 refused = "count"
-            elif not send.has_txn:
+            elif send.has_txn == peek.has_txn and (
+                    not send.has_txn or (peek.txnid_most_bits == send.txnid_most_bits
+                                         and peek.txnid_least_bits == send.txnid_least_bits)):
                 return self._collect(producer, &send, frame, payload.crc)
         else:
             refused = "checksum" if code == PAYLOAD_CHECKSUM else "metadata"
@@ -611,6 +617,8 @@ cdef class Connection:
             producer.run.items[producer.run.count - 1].kind = (
                 ITEM_UNCOUNTED if send.marker else ITEM_CHUNK)
             producer.chunks_in += send.is_chunk
+        if send.has_txn:
+            producer.run.note_transaction(send.txnid_most_bits, send.txnid_least_bits)
         if (producer.run.messages >= producer.run_messages_max
                 or producer.run.bytes >= producer.run_bytes_max):
             return self._publish_runs()
@@ -636,7 +644,10 @@ cdef class Connection:
                 self.group.held[producer] = None
             self.group.publish_started(<int64_t>run.bytes)
             try:
-                producer.publish(run)
+                if run.transactions is None:
+                    producer.publish(run)
+                else:
+                    producer.publish_transactional(run)
             except Exception:
                 producer.settle(run)
                 raise

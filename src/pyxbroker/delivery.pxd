@@ -137,5 +137,5 @@ cdef class TakenBack:
     cdef int32_t holder_slot                # the consumer's index in holders
 
 # Decode the metadata of an entry. Returns False for entries that clients never receive: markers,
-# and those that cannot be decoded.
-cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept
+# those of aborted transactions, and those that cannot be decoded.
+cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) except -1

@@ -305,9 +305,15 @@ class Peeked(NamedTuple):
     is_batch: bool
     marker_type: int
     broker_time: int = 0
+    transaction: tuple[int, int] | None = None
     @property
     def time(self) -> int:
         """Publish time: the broker's timestamp if present, else the client's."""
+
+def transactions_of(batch: EntryBatch) -> list[tuple[int, tuple[int, int], int]]:
+    """Return [(index, (most bits, least bits), marker type)] of the entries of transactions. The
+    marker type is -1 for messages.
+    """
 
 def count_messages(batch: EntryBatch, start: int, stop: int) -> int:
     """Count the messages of entries start..stop-1 of a batch, without markers."""

@@ -848,7 +848,14 @@ def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not N
     return -1
 
 
-cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:
+cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) except -1:
+    return (_peek(batch, i, peek)
+            and peek.marker_type < 0
+            and not (peek.has_txn and batch.aborted is not None
+                     and _txn_of(peek) in batch.aborted))
+
+
+cdef bint _peek(EntryBatch batch, int i, MetadataPeek *peek) noexcept:
     cdef const uint8_t *metadata
     cdef uint32_t metadata_size
     cdef entry_ref *ref = &batch.refs[i]
@@ -856,8 +863,24 @@ cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:
     return (ref.length >= offset
             and payload_metadata(ref.data + offset, ref.length - offset, &metadata,
                                  &metadata_size) == 0
-            and peek_metadata(metadata, metadata_size, peek) == 0
-            and peek.marker_type < 0)
+            and peek_metadata(metadata, metadata_size, peek) == 0)
+
+
+cdef tuple _txn_of(const MetadataPeek *peek):
+    return <int64_t>peek.txnid_most_bits, <int64_t>peek.txnid_least_bits
+
+
+def transactions_of(EntryBatch batch not None):
+    """Return [(index, (most bits, least bits), marker type)] of the entries of transactions. The
+    marker type is -1 for messages.
+    """
+    cdef MetadataPeek peek
+    cdef list found = []
+    cdef int i
+    for i in range(batch.count):
+        if _peek(batch, i, &peek) and peek.has_txn:
+            found.append((i, _txn_of(&peek), peek.marker_type))
+    return found
 
 
 # Send an entry to the owner of its key. Returns 0 if all its messages are acknowledged.
@@ -1017,6 +1040,8 @@ class Peeked(NamedTuple):
     is_batch: bool
     marker_type: int                # -1: not a marker
     broker_time: int = 0            # ms since the epoch; 0: no broker timestamp
+    # most and least bits of the id of its transaction; None: not in one
+    transaction: tuple[int, int] | None = None
 
     @property
     def time(self) -> int:
@@ -1043,4 +1068,5 @@ def peek_entry(EntryBatch batch not None, int i):
         return None
     block = broker_metadata_size(data, ref.length - batch.data_offset)
     return Peeked(peek.publish_time, max(peek.num_messages, 1), bool(peek.is_batch),
-                  peek.marker_type, peek_broker_timestamp(data + 6, block - 6) if block else 0)
+                  peek.marker_type, peek_broker_timestamp(data + 6, block - 6) if block else 0,
+                  _txn_of(&peek) if peek.has_txn else None)

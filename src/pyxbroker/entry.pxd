@@ -55,8 +55,12 @@ cdef class EntryRun:
     cdef uint8_t *copied            # the run's own copy of the data, if it had to wait
     cdef object data_owner          # Python object that owns the data of a run created from bytes
     cdef AddFrames frames           # None, or the owner of the data
+    # [(index, most bits, least bits)] of the SENDs of transactions; None: no such SENDs
+    cdef readonly list transactions
     cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,
                     uint32_t length, uint32_t crc, int32_t num_messages) except -1
+    # Note that the last entry belongs to a transaction.
+    cdef int note_transaction(self, uint64_t most, uint64_t least) except -1
 
 # Consecutive entries read from one ledger. They are pinned while the object exists.
 cdef class EntryBatch:
@@ -67,6 +71,8 @@ cdef class EntryBatch:
     cdef uint32_t data_offset       # where the data starts after the packaging
     cdef bint is_foreign            # from another process: no digest of it was checked yet
     cdef object reader              # keeps the storage open while its entries are in use
+    # ids of aborted transactions, whose entries clients never receive; None: no such ids
+    cdef public object aborted
 
 cdef struct AckItem:
     int64_t ledger_id

@@ -52,6 +52,9 @@ class EntryRun:
     def messages(self) -> int:
         """Messages in the entries; a batch counts for its messages."""
     @property
+    def transactions(self) -> list[tuple[int, int, int]] | None:
+        """(index, most bits, least bits) of each SEND of a transaction; None: no such SENDs."""
+    @property
     def age_ms(self) -> int:
         """Time since its first entry was read."""
     @property
@@ -87,6 +90,9 @@ class EntryRun:
 
 class EntryBatch:
     """Consecutive entries read from one ledger. Their bytes are pinned while it exists."""
+
+    aborted: Container[tuple[int, int]] | None
+    """Ids of aborted transactions, whose entries clients never receive; None: no such ids."""
 
     @staticmethod
     def of_run(run: EntryRun, has_ids: bool = False) -> EntryBatch:

@@ -129,6 +129,12 @@ cdef class EntryRun:
         self.messages += num_messages if num_messages > 0 else 1
         return 0
 
+    cdef int note_transaction(self, uint64_t most, uint64_t least) except -1:
+        if self.transactions is None:
+            self.transactions = []
+        self.transactions.append((self.count - 1, <int64_t>most, <int64_t>least))
+        return 0
+
     @staticmethod
     def of(bytes data not None, object owner=None):
         """Create a run of one entry, for data that the broker itself writes."""
@@ -161,6 +167,11 @@ cdef class EntryRun:
                 rest.append(item.sequence_id, item.highest_sequence_id, item.data, item.length,
                             item.crc, item.num_messages)
                 rest.items[rest.count - 1].kind = item.kind
+        if self.transactions is not None:
+            kept = [i for i in range(self.count) if i not in indexes]
+            at = {index: i for i, index in enumerate(kept)}
+            rest.transactions = [(at[index], most, least)
+                                 for index, most, least in self.transactions if index in at] or None
         return rest if rest.count else None
 
     def add_broker_metadata(self, uint64_t timestamp_ms, int64_t index):
@@ -295,6 +306,7 @@ cdef class EntryBatch:
         source = parts[0][0]
         joined = EntryBatch(source.ledger_id, max(total, 1), [part[0] for part in parts])
         joined.data_offset = source.data_offset
+        joined.aborted = source.aborted
         for part in parts:
             source, first, count = part
             if (source.ledger_id != joined.ledger_id

@@ -206,9 +206,11 @@ def send_told(message: bytes, section: bytes) -> tuple[Any, ...]:
         return ("refused", send["sequence_id"], "metadata")
     if not right:
         return ("refused", send["sequence_id"], "checksum")
-    if plain.peek_metadata(metadata) is None:
+    peeked = plain.peek_metadata(metadata)
+    if peeked is None:
         return ("refused", send["sequence_id"], "metadata")
-    if send["has_txn"]:
+    ids = (send["txnid_most_bits"], send["txnid_least_bits"])
+    if peeked["transaction"] != (ids if send["has_txn"] else None):
         return ("refused", send["sequence_id"], "transaction")
     return ("send", send["sequence_id"], send["highest_sequence_id"], section)
 

@@ -58,7 +58,7 @@ def decode_send(data: bytes) -> dict[str, Any] | None:
         "num_messages": signed(found.get(3, 1), 32),
         "txnid_least_bits": found.get(4, 0),
         "txnid_most_bits": found.get(5, 0),
-        "has_txn": 4 in found or 5 in found,
+        "has_txn": 4 in found and 5 in found,
         "is_chunk": found.get(7, 0) != 0,
         "marker": found.get(8, 0) != 0,
     }
@@ -164,6 +164,7 @@ def peek_metadata(data: bytes) -> dict[str, Any] | None:
         "deliver_at_time": signed(numbers.get(19, 0), 64),
         "num_messages": signed(numbers.get(11, 1), 32),
         "marker_type": signed(numbers.get(20, -1), 32),
+        "transaction": (numbers[23], numbers[22]) if {22, 23} <= numbers.keys() else None,
         "is_batch": 11 in numbers,
         "is_encrypted": 13 in texts,
         "partition_key": texts.get(6, b""),
@@ -197,7 +198,7 @@ def send_of(message: Any) -> dict[str, Any]:
         "num_messages": message.num_messages,
         "txnid_least_bits": message.txnid_least_bits,
         "txnid_most_bits": message.txnid_most_bits,
-        "has_txn": message.HasField("txnid_least_bits") or message.HasField("txnid_most_bits"),
+        "has_txn": message.HasField("txnid_least_bits") and message.HasField("txnid_most_bits"),
         "is_chunk": message.is_chunk,
         "marker": message.marker,
     }
@@ -255,6 +256,9 @@ def metadata_of(message: Any) -> dict[str, Any]:
         "deliver_at_time": message.deliver_at_time,
         "num_messages": message.num_messages_in_batch,
         "marker_type": message.marker_type if message.HasField("marker_type") else -1,
+        "transaction": (message.txnid_most_bits, message.txnid_least_bits)
+        if message.HasField("txnid_most_bits") and message.HasField("txnid_least_bits")
+        else None,
         "is_batch": message.HasField("num_messages_in_batch"),
         "is_encrypted": len(message.encryption_keys) > 0,
         "partition_key": _raw(message.partition_key),

@@ -111,6 +111,8 @@ class ClusterMember:
         broker.topics.sweep.bundles = self.duties.bundles
         if broker.topics.policies.has_records:
             broker.topics.policies.records.publish_elsewhere = self.requests.publish
+        if broker.topics.snapshots is not None:
+            broker.topics.snapshots.publish_elsewhere = self.requests.publish
         broker.topics.deletion.elsewhere = ClusterTopics(broker.ownership, self.requests)
         broker.peers = self.requests
         broker.cluster = self

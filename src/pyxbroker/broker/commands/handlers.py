@@ -96,7 +96,9 @@ REFUSED_SENDS = {
         "The metadata of the message counts more messages than its payload can have, or fewer than"
         " none."
     ),
-    "transaction": NotAllowed("Sending within a transaction is not supported by this broker."),
+    "transaction": NotAllowed(
+        "The transaction of the SEND command is not that of the message's metadata."
+    ),
 }
 _COORDINATORS = f"persistent://{SYSTEM_NAMESPACE}/{TRANSACTION_COORDINATORS}"
 

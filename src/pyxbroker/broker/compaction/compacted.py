@@ -23,6 +23,7 @@ from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.ledger.retries import Retries
+from pyxbroker.metadata.store import resolve
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -359,14 +360,14 @@ class CompactedSource:
         """Return the first readable entry at or after a position, or None if none exists yet."""
         compacted = self._compacted
         if compacted is None or position > self._topic.horizon:
-            return self._log.normalize(position)
+            return self._topic.source.normalize(position)
         if compacted.last is not None and position <= compacted.last:
             return Position(*position)
-        return self._log.normalize(self._log.next_position(self._topic.horizon))
+        return self._topic.source.normalize(self._log.next_position(self._topic.horizon))
 
     def last_entry(self, ledger_id: int) -> int | None:
         """Return the id of the last entry of a ledger of the log."""
-        return self._log.last_entry(ledger_id)
+        return self._topic.source.last_entry(ledger_id)
 
     # --- reads ---
 
@@ -380,7 +381,7 @@ class CompactedSource:
         """Return entries from a normalized position on, or None if they are not in memory."""
         compacted = self._compacted
         if compacted is None or not self._is_compacted(position):
-            return self._log.read_cached(position, count_max, bytes_max, last)
+            return self._topic.source.read_cached(position, count_max, bytes_max, last)
         if self._ledger is not compacted or self._next != position:
             return None
         batch = compacted.handle.read_cached(
@@ -402,7 +403,7 @@ class CompactedSource:
         if self._is_compacted(position):
             self._log.spawn(self._read(position, count_max, bytes_max, callback))
         else:
-            self._log.read(position, count_max, bytes_max, callback, last)
+            self._topic.source.read(position, count_max, bytes_max, callback, last)
 
     async def _read(
         self,
@@ -429,7 +430,7 @@ class CompactedSource:
                 if self._is_compacted(following):
                     position = following
                     continue
-                return await self._log.read_some(following, count_max, bytes_max)
+                return await self._read_log(following, count_max, bytes_max)
             try:
                 index = await self._index(compacted, position)
                 batch = await compacted.read_some(index, count_max, bytes_max)
@@ -444,6 +445,11 @@ class CompactedSource:
             if found is None:
                 raise EntryDamaged(f"a record of compacted ledger {compacted.ledger_id} is damaged")
             return found
+
+    async def _read_log(self, position: Position, count_max: int, bytes_max: int) -> EntryBatch:
+        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
+        self._topic.source.read(position, count_max, bytes_max, partial(resolve, future))
+        return await future
 
     async def _index(self, compacted: CompactedLedger, position: Position) -> int:
         if self._ledger is compacted and self._next == position:

@@ -1,5 +1,7 @@
 """The last message of a log, which is before any trailing markers and lost entries.
 
+Messages of open and aborted transactions are not messages that a consumer can wait for.
+
 Each entry is scanned once: the result stays valid until further entries are stored, and then only
 these are scanned. Callers that come during a scan share the scan that begins after it.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import PersistenceError
 from pyxbroker.base.pacing import paced
@@ -16,6 +18,7 @@ from pyxbroker.base.slices import Slices
 from pyxbroker.entry import Position
 
 if TYPE_CHECKING:
+    from pyxbroker.base.topic_name import TopicName
     from pyxbroker.broker.subscriptions.peeking import Peeking
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -25,11 +28,21 @@ Found = tuple[Position, int]
 NO_MESSAGE: Found = (Position(-1, -1), -1)
 
 
+class ReadableTopic(Protocol):
+    """The topic of a search (persistent.py)."""
+
+    name: TopicName
+
+    @property
+    def last_readable(self) -> Position: ...
+    def is_aborted(self, transaction: tuple[int, int] | None) -> bool: ...
+
+
 class LastMessage:
     """The search for the last message of one topic."""
 
     def __init__(
-        self, topic: str, managed_ledger: ManagedLedger, peeking: Callable[[], Peeking]
+        self, topic: ReadableTopic, managed_ledger: ManagedLedger, peeking: Callable[[], Peeking]
     ) -> None:
         self._topic = topic
         self._managed_ledger = managed_ledger
@@ -44,7 +57,7 @@ class LastMessage:
 
         Raises LedgerError, and PersistenceError if too many entries are lost.
         """
-        if self._seen == self._managed_ledger.last_confirmed:
+        if self._seen == self._topic.last_readable:
             return self._cached_message()
         if self._next_scan is None:
             self._next_scan = asyncio.ensure_future(paced(self._scan_after(self._running)))
@@ -66,25 +79,25 @@ class LastMessage:
 
     async def _scan(self) -> Found:
         managed_ledger = self._managed_ledger
-        end = managed_ledger.last_confirmed
+        end = self._topic.last_readable
         peeking, slices = self._peeking(), Slices()
         found: Found | None = None
-        index = managed_ledger.entries
+        index = managed_ledger.ordinal(end)
         while index > 0 and found is None:
             position = managed_ledger.position_of(index - 1)
             if position <= self._seen:
                 break
             peeked = await peeking.at(position)
             if not peeking.was_lost:
-                if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
+                if peeked is None:
                     found = position, -1
-                elif peeked.marker_type < 0:
-                    found = position, peeked.num_messages - 1
+                elif peeked.marker_type < 0 and not self._topic.is_aborted(peeked.transaction):
+                    found = position, peeked.num_messages - 1 if peeked.is_batch else -1
             elif peeking.has_lost_too_many:
                 peeking.report()
                 raise PersistenceError(
-                    f"The last {len(peeking.lost)} entries of {self._topic} cannot be read. See"
-                    " the broker's log for the reason."
+                    f"The last {len(peeking.lost)} entries of {self._topic.name} cannot be read."
+                    " See the broker's log for the reason."
                 )
             await slices.pause()
             # Consumers receive neither markers nor lost entries, so no reader must wait for one.

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
+    from pyxbroker.broker.topics.transactional import TransactionBuffers
     from pyxbroker.mledger.entry_cache import EntryCache
 
 log = get_logger("pyxbroker.topics")
@@ -140,6 +141,8 @@ class TopicLoader:
         self.check_served: CheckServed | None = None
         """A function that raises ServiceNotReady for a topic of another broker, and takes the
         bundle of the topic if that is asked for; None: all topics are served here."""
+        self.transaction_buffers: TransactionBuffers | None = None
+        """Creates the transaction buffers of topics; None: transactions are switched off."""
         self.counts = TopicCounts(store)
         self.loads_us = Histogram(BOUNDS_US)  # time to open a topic
         self.loads_failed = 0
@@ -390,6 +393,8 @@ class TopicLoader:
             name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
         )
         topic.on_ttl_changed = self._on_ttl_changed
+        if self.transaction_buffers is not None and not name.is_system:
+            topic.transaction_buffers = self.transaction_buffers
         progress.step = OpeningStep.PREPARATION
         await self._prepare(topic)
         if self.check_served is not None:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.deduplication import Deduplication, DeduplicationSwitch
     from pyxbroker.broker.topics.last_message import LastMessage
     from pyxbroker.broker.topics.producer import Producer
+    from pyxbroker.broker.topics.transactional import TransactionBuffer, TransactionBuffers
 
 log = get_logger("pyxbroker.topic")
 
@@ -82,6 +83,8 @@ class PersistentTopic(Topic):
     _confirm_listeners: tuple[ConfirmListener, ...] = ()
     _last_message: LastMessage | None = None  # created by the first request
     _oldest: tuple[Position, int] | None = None  # the last result of time_after, with its position
+    transaction_buffers: TransactionBuffers | None = None  # None: transactions are switched off
+    _transactions: TransactionBuffer | None = None  # created with the first transaction
 
     def __init__(
         self,
@@ -162,12 +165,12 @@ class PersistentTopic(Topic):
             log.client, ledger_id, start, lambda position: read_log(log, position, what)
         )
 
-    async def append_message(self, entry: bytes) -> Position:
+    async def append_message(self, entry: bytes, owner: PendingMessage | None = None) -> Position:
         """Append a message of the broker itself; return its position when it is durable.
 
         Raises ManagedLedgerError.
         """
-        waiting = PendingMessage(self)
+        waiting = owner or PendingMessage(self)
         self.turn.run(self._append, EntryRun.of(entry, waiting))
         return await waiting.future
 
@@ -232,6 +235,8 @@ class PersistentTopic(Topic):
             await compaction.open_topic(self, self.managed_ledger)
         if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
             self._create_compaction_subscription()
+        if self.transaction_buffers is not None:
+            self._transactions = await self.transaction_buffers.open(self)
         await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
@@ -265,6 +270,42 @@ class PersistentTopic(Topic):
         self.deduplication = deduplication
         self._resolve_publish()
         self._resolve_confirmed()
+
+    # --- transactions -------------------------------------------------------------------------
+
+    @property
+    def transaction_buffer(self) -> TransactionBuffer | None:
+        if self._transactions is None and self.transaction_buffers is not None:
+            self._transactions = self.transaction_buffers.create(self)
+        return self._transactions
+
+    def publish_transactional(self, run: EntryRun) -> None:
+        buffer = self.transaction_buffer
+        if buffer is None:
+            super().publish_transactional(run)
+        else:
+            buffer.publish(run)
+
+    async def stop_publishing(self) -> None:
+        self._stop_transactions()
+        await super().stop_publishing()
+
+    def _stop_transactions(self) -> None:
+        if self._transactions is not None:
+            self._transactions.stop()
+
+    @property
+    def last_readable(self) -> Position:
+        """The position of the last entry that consumers may receive."""
+        return self.last_confirmed if self._transactions is None else self._transactions.max_read
+
+    def is_aborted(self, transaction: tuple[int, int] | None) -> bool:
+        """Return True for an aborted transaction, whose messages consumers never receive."""
+        return (
+            transaction is not None
+            and self._transactions is not None
+            and self._transactions.is_aborted(transaction)
+        )
 
     # --- compaction ---------------------------------------------------------------------------
 
@@ -650,8 +691,10 @@ class PersistentTopic(Topic):
             from pyxbroker.broker.topics.last_message import LastMessage
 
             self._last_message = LastMessage(
-                str(self.name), self.managed_ledger, lambda: self._peeking("the last message")
+                self, self.managed_ledger, lambda: self._peeking("the last message")
             )
+        if self._transactions is not None:
+            await self._transactions.recovered()
         return await self._last_message.find()
 
     async def time_after(self, mark: Position) -> int | None:
@@ -741,6 +784,7 @@ class PersistentTopic(Topic):
         """Fence the topic and disconnect its clients, which look up its owner again."""
         log.error("the topic cannot be written any more", topic=self.name, error=error)
         self.fenced = True
+        self._stop_transactions()
         self.turn.at_end(self.disconnect)
 
     def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
@@ -753,6 +797,8 @@ class PersistentTopic(Topic):
 
     async def settle(self) -> None:
         await self.wait_disconnected()
+        if self._transactions is not None:
+            await self._transactions.close()
         await self.managed_ledger.settle()
 
     def take_back_waiting(self) -> None:
@@ -799,6 +845,8 @@ class PersistentTopic(Topic):
 
     async def _close_log(self) -> None:
         self.managed_ledger.take_back()
+        if self._transactions is not None:
+            await self._transactions.close()
         await self._stop_compacting()
         await self._settle_deduplication()
         await self.managed_ledger.close()
@@ -828,6 +876,8 @@ class PersistentTopic(Topic):
         self.disconnect()
         await self.wait_disconnected()
         self.managed_ledger.take_back()
+        if self._transactions is not None:
+            await self._transactions.delete()
         await self._stop_compacting()
         await self._settle_deduplication()
         await delete_managed_ledger(self.managed_ledger, str(self.name))

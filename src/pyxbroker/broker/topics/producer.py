@@ -36,6 +36,7 @@ class ProducerTopic(Protocol):
     entry_metadata: EntryMetadata | None
     publish: Callable[[EntryRun], None]
 
+    def publish_transactional(self, run: EntryRun) -> None: ...
     def last_sequence_id(self, name: str) -> int: ...
     def remove_producer(self, producer: Producer) -> None: ...
     def on_not_stored(self, producer: Producer) -> None: ...
@@ -95,8 +96,19 @@ class Producer(ProducerState):
         try:
             self.topic.publish(run)
         except ManagedLedgerError as error:
-            self._refuse_newest(run, error)
-            self.topic.on_not_stored(self)
+            self.refuse_run(run, error)
+
+    def publish_transactional(self, run: EntryRun) -> None:
+        """Publish a run with SENDs of transactions."""
+        try:
+            self.topic.publish_transactional(run)
+        except ManagedLedgerError as error:
+            self.refuse_run(run, error)
+
+    def refuse_run(self, run: EntryRun, error: ManagedLedgerError) -> None:
+        """Answer the newest run with an error. Of several runs the last one comes first."""
+        self._refuse_newest(run, error)
+        self.topic.on_not_stored(self)
 
     def refuse(self, sequence_id: int, highest_sequence_id: int, error: PulsarError) -> None:
         """Answer a SEND with an error, after the answers to all SENDs before it.

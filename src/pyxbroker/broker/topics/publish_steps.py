@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.topics.producer import refusal_of
 from pyxbroker.entry import EntryRun, Position
@@ -144,6 +144,19 @@ class Publication:
                 yield replies.send_error(producer_id, sequence_id, outcome.code, str(outcome))
             elif outcome is not None:
                 yield replies.send_receipt(producer_id, sequence_id, highest, outcome)
+
+
+class NoTransactions:
+    """A publish step of topics that cannot have transactions."""
+
+    order = StepOrder.CHECK
+
+    def check(self, publication: Publication) -> None:
+        for index, _, _ in publication.run.transactions or ():
+            publication.refuse(index, NotAllowed("Transaction buffer disable!"))
+
+
+NO_TRANSACTIONS = NoTransactions()
 
 
 class PublishChain:

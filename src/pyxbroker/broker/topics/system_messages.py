@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.broker.topics.producer import refusal_of
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.topic import Topic
+
+
+class IndexedTopic(Protocol):
+    """A topic whose entries may have broker entry metadata (topic.py)."""
+
+    entry_metadata: EntryMetadata | None
 
 
 class PendingMessage:
     """The owner of a run without a producer; its future has the position of the run."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: IndexedTopic) -> None:
         self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._topic = topic
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import ConsumerKey, SubscribeLimiter
+    from pyxbroker.broker.topics.transactional import PublishGate, TransactionBuffer
     from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.topic")
@@ -111,6 +112,7 @@ class Topic:
     dispatch_limiter: DispatchLimiter | None = None  # if the topic has a dispatch rate
     rates: Rates | None = None  # of published messages; created by the first request for them
     _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that call_in_slices has queued
+    _publish_gate: PublishGate | None = None  # while SENDs of transactions are held back
     _publish_rate: PublishRate | None = None  # created with the first publish rate
     _published: Published | None = None  # created with the first dispatch rate
     _subscribe_limiter: SubscribeLimiter | None = None
@@ -337,6 +339,22 @@ class Topic:
         self._publish_steps = tuple(steps)
         self._resolve_publish()
 
+    def set_publish_gate(self, gate: PublishGate | None) -> None:
+        """Let a function decide when each run is published; None: immediately."""
+        if gate != self._publish_gate:
+            self._publish_gate = gate
+            self._resolve_publish()
+
+    def publish_transactional(self, run: EntryRun) -> None:
+        """Publish a run with SENDs of transactions, which are refused here. Raises
+        ManagedLedgerError.
+        """
+        from pyxbroker.broker.topics.publish_steps import NO_TRANSACTIONS
+
+        if NO_TRANSACTIONS not in self._publish_steps:
+            self.add_publish_step(NO_TRANSACTIONS)
+        self.publish(run)
+
     def _resolve_publish(self) -> None:
         append = self._append
         self.publish = append
@@ -354,6 +372,8 @@ class Topic:
             self.publish = PublishChain(steps, append).publish
         if self._publish_rate is not None and self._publish_rate.is_limit:
             self.publish = self._publish_rate.limit(self.publish)
+        if self._publish_gate is not None:
+            self.publish = partial(self._publish_gate, self.publish)
 
     def publish_internal(self, run: EntryRun) -> None:
         """Append a run without a producer. Policies apply to it.
@@ -554,6 +574,22 @@ class Topic:
         raise NotImplementedError
 
     # --- stored entries -----------------------------------------------------------------------
+
+    @property
+    def transaction_buffer(self) -> TransactionBuffer | None:
+        """The transactions of the topic; None if it cannot have any."""
+        return None
+
+    def set_source(self, source: EntrySource) -> None:
+        """Let dispatchers read another entry source, with the same positions and watchers."""
+        former, self.source = self.source, source
+        for subscription in self.all_subscriptions():
+            if subscription.dispatcher.source is former:
+                subscription.dispatcher.source = source
+
+    def wake_dispatchers(self) -> None:
+        """Let all dispatchers read what their entry source has now."""
+        self.call_in_slices(each.dispatcher.wake for each in self.all_subscriptions())
 
     @property
     def entries(self) -> int:

@@ -28,6 +28,7 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
+    from pyxbroker.broker.transactions.snapshots import Snapshots
     from pyxbroker.mledger.entry_cache import EntryCache
     from pyxbroker.schemas.registry import SchemaRegistry
     from pyxbroker.schemas.schema_counts import NamespaceCounts
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 class Topics:
     """The parts that serve topics, each created with those parts that it calls."""
+
+    snapshots: Snapshots | None = None
+    """The snapshots of transaction buffers; None: transactions are switched off."""
 
     def __init__(
         self,
@@ -72,6 +76,12 @@ class Topics:
             policies.set_records(records)
             registry.on_opened.append(records.on_opened)
             registry.on_closed.append(records.on_closed)
+        if config.transactionCoordinatorEnabled and config.systemTopicEnabled:
+            from pyxbroker.broker.transactions.snapshots import Snapshots
+            from pyxbroker.broker.transactions.topic_buffer import TransactionBuffers
+
+            self.snapshots = Snapshots(config.clusterName, loader)
+            loader.transaction_buffers = TransactionBuffers(config, self.snapshots)
         self.deletion = deletion = TopicDeletion(
             store, registry, loader, policies, partitions, lambda: self.schemas
         )
@@ -112,6 +122,8 @@ class Topics:
         self.loader.counts.forget(name)
         self.sweep.forget(name)
         self.policies.forget_namespace(name)
+        if self.snapshots is not None:
+            self.snapshots.forget_namespace(name)
 
     async def close(self) -> None:
         """Close every topic, and end all periodic work on topics."""

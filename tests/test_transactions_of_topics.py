@@ -1,0 +1,210 @@
+"""Transactions of topics: what consumers receive, before and after topics are opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from one_broker import TOPIC, Broker, Client, run, section
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.topic_buffer import State, TransactionBuffer
+from pyxbroker.proto import PulsarApi as pb
+
+T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
+ON = {"transactionCoordinatorEnabled": True}
+NOT_ALLOWED = 22
+
+
+def send(client: Client, sequence_id: int, data: bytes, txn: TxnId | None = None) -> None:
+    """Publish a message by producer 1."""
+    command = pb.CommandSend(producer_id=1, sequence_id=sequence_id, num_messages=1)
+    ids = {}
+    if txn is not None:
+        command.txnid_most_bits, command.txnid_least_bits = most, least = txn.wire()
+        ids = {"txnid_most_bits": most, "txnid_least_bits": least}
+    client.send(command, section(data, sequence_id=sequence_id, **ids))
+
+
+async def open_topic(broker: Broker) -> PersistentTopic:
+    topic = await broker.topic()
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+async def buffer_of(broker: Broker) -> TransactionBuffer:
+    buffer = (await open_topic(broker)).transaction_buffer
+    assert buffer is not None
+    await buffer.recovered()
+    return buffer
+
+
+async def producing(broker: Broker) -> Client:
+    client = await broker.client()
+    await client.produce()
+    return client
+
+
+async def published(client: Client, first: int, *messages: tuple[bytes, TxnId | None]) -> None:
+    for sequence_id, (data, txn) in enumerate(messages, first):
+        send(client, sequence_id, data, txn)
+    for _ in messages:
+        await client.receive("send_receipt")
+
+
+async def received(client: Client) -> list[bytes]:
+    """What the consumer has received and not read yet."""
+    count = (await client.quiet()).count("message")
+    return [each.data for each in await client.messages(count)]
+
+
+async def end(broker: Broker, txn: TxnId, commit: bool, mark: int = -1) -> None:
+    await (await buffer_of(broker)).end(txn, commit, mark)
+
+
+async def reopen(broker: Broker) -> None:
+    await broker.topics.deletion.unload(TopicName.get(TOPIC))
+
+
+def test_messages_become_visible_at_the_commit_in_the_order_of_the_log(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        consumer = await broker.client()
+        await consumer.subscribe()
+        client = await producing(broker)
+        await published(client, 0, (b"a", None), (b"b", T1), (b"c", None), (b"d", T2), (b"e", T1))
+        assert await received(consumer) == [b"a"]
+        await end(broker, T2, commit=True)
+        assert await received(consumer) == []
+        await end(broker, T1, commit=True)
+        assert await received(consumer) == [b"b", b"c", b"d", b"e"]
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_aborted_messages_are_left_out_and_acknowledged(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        consumer = await broker.client()
+        await consumer.subscribe()
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T1), (b"d", None))
+        await end(broker, T1, commit=False)
+        await end(broker, T2, commit=True)
+        assert await received(consumer) == [b"b", b"d"]
+        topic = await open_topic(broker)
+        assert topic.subscriptions["s"].backlog == 2, "only b and d are not acknowledged"
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_an_opened_topic_continues_its_transactions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T3), (b"d", None))
+        await end(broker, T1, commit=False)
+        await end(broker, T2, commit=True)
+        await reopen(broker)
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert (await buffer_of(broker)).ongoing == 1
+        assert await received(consumer) == [b"b"]
+        await end(broker, T3, commit=True)
+        assert await received(consumer) == [b"c", b"d"]
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_a_topic_without_transactions_is_read_from_its_log(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", None))
+        topic = await open_topic(broker)
+        buffer = topic.transaction_buffer
+        assert buffer is not None
+        assert topic.source is topic.managed_ledger
+        assert topic.publish == topic.managed_ledger.append
+        await buffer.end(T1, False, -1)
+        assert topic.managed_ledger.entries == 1, "no marker for a transaction without messages"
+        await published(client, 1, (b"b", T2))
+        assert buffer.state is State.READY
+        assert topic.source is buffer.source
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_sends_of_transactions_are_refused_without_a_buffer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        send(client, 0, b"a", T1)
+        error = await client.receive("send_error")
+        assert (error.error, error.message) == (NOT_ALLOWED, "Transaction buffer disable!")
+        await published(client, 1, (b"b", None))
+
+    run(tmp_path, scenario)
+
+
+def test_an_abort_after_a_commit_hides_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1))
+        await end(broker, T1, commit=True)
+        await end(broker, T1, commit=False)
+        await reopen(broker)
+        await end(broker, T1, commit=False)
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert await received(consumer) == [b"a"]
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_messages_of_ended_transactions_are_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2))
+        await end(broker, T2, commit=True, mark=1)
+        for sequence_id, txn in ((2, T1), (3, T2)):
+            send(client, sequence_id, b"late", txn)
+            error = await client.receive("send_error")
+            assert error.error == NOT_ALLOWED
+            assert f"Transaction [{txn}] has been ended." in error.message
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert await received(consumer) == [b"b"], "a is of a transaction that has ended long ago"
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_sends_of_different_producers_begin_transactions_together(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        clients = [await producing(broker) for _ in range(20)]
+        for client in clients:
+            send(client, 0, b"a", T1)
+            send(client, 1, b"b", None)
+            send(client, 2, b"c", T1)
+        for client in clients:
+            ids = [(await client.receive("send_receipt")).sequence_id for _ in range(3)]
+            assert ids == [0, 1, 2]
+        await end(broker, T1, commit=True)
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert len(await received(consumer)) == 60
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_the_last_message_is_committed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        topic = await open_topic(broker)
+        await published(client, 0, (b"a", None), (b"b", T1))
+        first = topic.managed_ledger.position_of(0)
+        assert await topic.last_message() == (first, -1)
+        await published(client, 2, (b"c", None))
+        assert await topic.last_message() == (first, -1)
+        await end(broker, T1, commit=False)
+        assert await topic.last_message() == (topic.managed_ledger.position_of(2), -1)
+        await published(client, 3, (b"d", T2))
+        await end(broker, T2, commit=False)
+        assert await topic.last_message() == (topic.managed_ledger.position_of(2), -1)
+
+    run(tmp_path, scenario, **ON)
