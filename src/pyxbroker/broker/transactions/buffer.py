@@ -116,6 +116,7 @@ class Buffer:
             gone.append(txn)
         for txn in gone:
             del self.aborted[txn]
+            self.remember_end(txn, False)
 
     def snapshot(self, max_read: Position) -> Snapshot:
         """Return the present state. max_read: the last entry before `limit`, or of the log."""
