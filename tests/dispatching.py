@@ -247,6 +247,7 @@ class Desk:
             name="s",
             acks=self.acks,
             compacted=None,
+            pending_acks=None,
             acknowledge_positions=self._acknowledge,
         )
         self.dispatcher = make(self.subscription)

@@ -99,9 +99,15 @@ class Consumer:
         self.notes = notes
         self.redelivers_in_parts = True
 
-    def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
+    def on_ack(
+        self,
+        run: AckRun,
+        cumulative: bool,
+        request_id: int | None,
+        txn: tuple[int, int] | None,
+    ) -> None:
         positions = [run.position(i) for i in range(len(run))]
-        self.notes.told.append(("ack", positions, cumulative, request_id, has_txn))
+        self.notes.told.append(("ack", positions, cumulative, request_id, txn))
 
     def on_flow(self, permits: int) -> None:
         self.notes.told.append(("flow", permits))

@@ -141,7 +141,7 @@ class Permits:
         self._served_in.append(self._turn[0])
         self._call()
 
-    def on_ack(self, run: Any, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
+    def on_ack(self, run: Any, cumulative: bool, request_id: int | None, txn: Any) -> None:
         self.on_flow(0)
 
 
@@ -478,11 +478,11 @@ def test_acks_and_permits_reach_the_consumer() -> None:
             pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1, ack_set=[0]),
         ]
         await side.write(ack(*ids, request_id=9) + flow(2**31 - 1))
-        await side.write(ack(ids[0], ack_type=1, txnid_least_bits=0))
+        await side.write(ack(ids[0], ack_type=1, txnid_most_bits=7, txnid_least_bits=0))
         assert side.told == [
-            ("ack", [(3, 4, 0), (3, 5, 4), (-1, -1, 0)], False, 9, False),
+            ("ack", [(3, 4, 0), (3, 5, 4), (-1, -1, 0)], False, 9, None),
             ("flow", 2**31 - 1),
-            ("ack", [(3, 4, 0)], True, None, True),
+            ("ack", [(3, 4, 0)], True, None, (7, 0)),
         ]
 
     served(scenario)

@@ -159,6 +159,7 @@ cdef int decode_flow(const uint8_t *data, uint32_t size, FlowCommand *out) noexc
 cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcept nogil:
     cdef uint32_t at = 0
     cdef uint32_t seen = 0
+    cdef uint32_t txn_parts = 0
     cdef Field field
     memset(out, 0, sizeof(AckCommand))
     while at < size:
@@ -180,13 +181,14 @@ cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcep
             out.has_validation_error = True
         elif field.number == 6:
             out.txnid_least_bits = field.value
-            out.has_txn = True
+            txn_parts |= 1
         elif field.number == 7:
             out.txnid_most_bits = field.value
-            out.has_txn = True
+            txn_parts |= 2
         elif field.number == 8:
             out.request_id = field.value
             out.has_request_id = True
+    out.has_txn = txn_parts == 3
     return DECODE_OK if seen == 3 else DECODE_MALFORMED
 
 

@@ -699,12 +699,13 @@ cdef class Connection:
                 break
         ack.ids -= <uint32_t>run.count
         consumer = self.consumers.get(ack.consumer_id)
+        txn = (ack.txnid_most_bits, ack.txnid_least_bits) if ack.has_txn else None
         if not is_last and consumer is not None:
             self.part_at = at
-            consumer.on_ack(run, False, None, bool(ack.has_txn))
+            consumer.on_ack(run, False, None, txn)
         elif consumer is not None:
             consumer.on_ack(run, bool(ack.cumulative),
-                            ack.request_id if ack.has_request_id else None, bool(ack.has_txn))
+                            ack.request_id if ack.has_request_id else None, txn)
         elif ack.has_request_id:
             self.group.handlers.on_stray_ack(self, ack.consumer_id, ack.request_id)
         else:

@@ -144,6 +144,10 @@ class AckRun:
     @property
     def partial(self) -> int:
         """Number of positions with unacknowledged messages."""
+    def batch_size(self, i: int) -> int:
+        """Return the number of messages that a position names for its batch, 0 if it names none.
+        Raise IndexError.
+        """
     def ack_set(self, i: int) -> list[int]:
         """Return the ack set of a position as signed 64-bit words. Raise IndexError."""
     @staticmethod

@@ -444,6 +444,14 @@ cdef class AckRun:
             raise IndexError(i)
         return self.items[i].ledger_id, self.items[i].entry_id, self.items[i].left
 
+    def batch_size(self, int i):
+        """Return the number of messages that a position names for its batch, 0 if it names none.
+        Raise IndexError.
+        """
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        return self.items[i].batch_size
+
     def ack_set(self, int i):
         """Return the ack set of a position as signed 64-bit words. Raise IndexError."""
         if i < 0 or i >= self.count:

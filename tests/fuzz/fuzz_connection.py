@@ -237,7 +237,8 @@ def ack_told(message: bytes) -> list[tuple[Any, ...]]:
         for ledger, entry, _, _, words in ids
     ]
     request_id = head["request_id"] if head["has_request_id"] else None
-    return [("ack", positions, head["cumulative"], request_id, head["has_txn"])]
+    txn = (head["txnid_most_bits"], head["txnid_least_bits"]) if head["has_txn"] else None
+    return [("ack", positions, head["cumulative"], request_id, txn)]
 
 
 def happened(told: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -94,7 +94,7 @@ def decode_ack(data: bytes) -> tuple[dict[str, Any], list[Any]] | None:
         "txnid_most_bits": found.get(7, 0),
         "ids": len(acknowledged),
         "has_request_id": 8 in found,
-        "has_txn": 6 in found or 7 in found,
+        "has_txn": 6 in found and 7 in found,
         "cumulative": kinds[-1] == 1,
         "has_validation_error": 4 in found,
     }
@@ -218,7 +218,7 @@ def ack_of(message: Any) -> tuple[dict[str, Any], list[Any]]:
         "txnid_most_bits": message.txnid_most_bits,
         "ids": len(message.message_id),
         "has_request_id": message.HasField("request_id"),
-        "has_txn": message.HasField("txnid_least_bits") or message.HasField("txnid_most_bits"),
+        "has_txn": message.HasField("txnid_least_bits") and message.HasField("txnid_most_bits"),
         "cumulative": message.ack_type == pb.CommandAck.Cumulative,
         "has_validation_error": message.HasField("validation_error"),
     }

@@ -79,6 +79,11 @@ TRANSACTION_PARTICIPANTS_MAX = 10_000
 TRANSACTION_NAMES_BYTES_MAX = 64 << 20
 """Names of the partitions and subscriptions of all open transactions of one coordinator. Each of
 them counts for 100 bytes more, which is what the broker needs for it."""
+PENDING_ACK_TRANSACTIONS_MAX = 100_000
+"""Open transactions with acknowledgements on one subscription. Each takes about 1 KB."""
+
+PENDING_ACK_WORDS_MAX = 1_000_000
+"""Words of 64 bits of ack sets that are pending on one subscription, for messages of batches."""
 
 
 def bytes_over(text: str, bytes_max: int) -> int:

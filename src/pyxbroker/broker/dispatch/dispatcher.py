@@ -357,12 +357,22 @@ class Dispatcher:
         acks = self.acks
         if self.subscription.compacted is not None:
             acks = self.subscription.compacted.acks_of(batch.ledger_id, acks)
+        pending = self.subscription.pending_acks
+        if pending is not None:
+            acks = pending.view(batch, acks)
         sent = self.chooser.send(batch, acks, redelivery.counts, undeliverable, delayed, again)
         if undeliverable:
-            self.subscription.acknowledge_positions(undeliverable)
+            self._acknowledge(undeliverable)
         if sent < batch.count:
             return Position(batch.ledger_id, batch.entry_id(sent))
         return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
+
+    def _acknowledge(self, undeliverable: list[tuple[int, int]]) -> None:
+        """Acknowledge entries that no consumer shall get, unless a transaction holds them."""
+        pending = self.subscription.pending_acks
+        if pending is not None:
+            undeliverable = pending.without_pending(undeliverable)
+        self.subscription.acknowledge_positions(undeliverable)
 
     # --- replay -------------------------------------------------------------------------------
 
@@ -405,9 +415,11 @@ class Dispatcher:
             if self.trouble is not None:
                 self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
             undeliverable: list[tuple[int, int]] = []
-            queue.send(batch, self.acks, self.redelivery.counts, undeliverable)
+            pending = self.subscription.pending_acks
+            acks = self.acks if pending is None else pending.view(batch, self.acks)
+            queue.send(batch, acks, self.redelivery.counts, undeliverable)
             if undeliverable:
-                self.subscription.acknowledge_positions(undeliverable)
+                self._acknowledge(undeliverable)
 
         policies = self.topic.policies
         count_max, size = policies.read_batch_max, policies.read_bytes_max
@@ -580,3 +592,24 @@ class Dispatcher:
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         """Redeliver these positions of a consumer."""
         self.redelivery.redeliver(consumer, positions)
+
+    # --- transactions -------------------------------------------------------------------------
+
+    def settle_pending(self, consumer: Consumer, run: AckRun, acks: AckSet) -> None:
+        """Settle what a consumer has acknowledged in a transaction. acks: the acknowledgements of
+        these entries, pending ones included.
+        """
+        self.redelivery.settle_pending(consumer, run, acks)
+
+    def on_committed(self, run: AckRun) -> None:
+        """Handle the commit of settled acknowledgements; the cursor is updated already."""
+        self.redelivery.forget_counts(run)
+        if self.waits_for_acks:
+            self.wake()
+
+    def release_pending(self, positions: list[tuple[int, int]]) -> None:
+        """Redeliver entries that were acknowledged in a transaction, which is aborted. Those that
+        were not read yet are not pending any more when they are.
+        """
+        if any(position < self.read_position for position in positions):
+            self.redelivery.release_pending(positions)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.broker_limits import BrokerLimits
     from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter, Published
     from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-    from pyxbroker.entry import Position
+    from pyxbroker.entry import EntryBatch, Position
     from pyxbroker.policies.values import Policies
     from pyxbroker.turn import Turn
 
@@ -56,6 +56,13 @@ class CompactedView(EntrySource, Protocol):
     def acks_of(self, ledger_id: int, acks: AckSet) -> AckSet: ...
 
 
+class PendingAcknowledgements(Protocol):
+    """The acknowledgements of open transactions (transactions/pending_ack_handle.py)."""
+
+    def view(self, batch: EntryBatch, acks: AckSet) -> AckSet: ...
+    def without_pending(self, positions: list[tuple[int, int]]) -> list[tuple[int, int]]: ...
+
+
 class DispatchedSubscription(Protocol):
     """The subscription of a dispatcher (subscriptions/subscription.py)."""
 
@@ -71,6 +78,8 @@ class DispatchedSubscription(Protocol):
     def backlog(self) -> int: ...
     @property
     def compacted(self) -> CompactedView | None: ...
+    @property
+    def pending_acks(self) -> PendingAcknowledgements | None: ...
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> None: ...
     def acknowledge_ledger(self, ledger_id: int, last: int) -> None: ...
     def on_defect(self, error: Exception) -> None: ...

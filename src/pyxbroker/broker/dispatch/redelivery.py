@@ -33,6 +33,7 @@ class RedeliveringDispatcher(DispatchLoop, Protocol):
     chooser: Chooser
     limits: Limits
     holders: Holders
+    read_position: Position
     waits_for_acks: bool
 
     @property
@@ -83,6 +84,22 @@ class RedeliverFromMark:
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         """Handle the acknowledgement of single entries; the cursor is updated already."""
         consumer.count_acked(run)
+
+    def settle_pending(self, consumer: Consumer, run: AckRun, acks: AckSet) -> None:
+        """Handle acknowledgements in a transaction. acks: those of these entries, pending ones
+        included.
+        """
+        consumer.count_acked(run)
+
+    def forget_counts(self, run: AckRun) -> None:
+        """Drop the counts of whole entries, which are acknowledged."""
+
+    def release_pending(self, positions: list[tuple[int, int]]) -> None:
+        """Redeliver entries whose acknowledgements were aborted. As every redelivery in order, this
+        restarts at the mark.
+        """
+        self._dispatcher.rewind()
+        self._dispatcher.wake()
 
     def redeliver_all(self, consumer: Consumer) -> None:
         """Redeliver all unacknowledged entries of a consumer."""
@@ -202,13 +219,48 @@ class RedeliverEntries(RedeliverFromMark):
             queue.wait(partial(self._free_in, queue, dicts))
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):
+        self._settle(consumer, run, self._dispatcher.acks, self.counts)
+
+    def settle_pending(self, consumer: Consumer, run: AckRun, acks: AckSet) -> None:
+        # The counts stay, because the transaction may be aborted.
+        self._settle(consumer, run, acks, {})
+
+    def _settle(
+        self,
+        consumer: Consumer,
+        run: AckRun,
+        acks: AckSet,
+        counts: dict[tuple[int, int], int],
+    ) -> None:
+        for other in self._holders.settle(run, consumer, acks, counts):
             # The acknowledging consumer may not be the one that has the entry now.
             self._limits.resume(other)
         self._limits.on_acknowledged(consumer)
         has_news = self._keys is not None and self._keys.keys.has_new_ready
         if has_news or self._dispatcher.waits_for_acks:
             self._dispatcher.wake()
+
+    def forget_counts(self, run: AckRun) -> None:
+        if self.counts:
+            for index in range(len(run)):
+                ledger_id, entry_id, _ = run.position(index)
+                if self._dispatcher.acks.is_acknowledged(ledger_id, entry_id):
+                    self.counts.pop((ledger_id, entry_id), None)
+
+    def release_pending(self, positions: list[tuple[int, int]]) -> None:
+        dispatcher = self._dispatcher
+        for position in positions:
+            if dispatcher.acks.is_acknowledged(*position):
+                continue
+            holder = self._holders.holder(*position)
+            if holder is not None:
+                # It has the other messages of the batch, which are redelivered with these.
+                holder.settle_one(*position)
+            if self._consumers:
+                self.counts[position] = self.counts.get(position, 0) + 1
+            if position < dispatcher.read_position:
+                self.replay.positions.add(*position)
+        self._resume()
 
     def redeliver_all(self, consumer: Consumer) -> None:
         self._take_back(consumer, counted=True)

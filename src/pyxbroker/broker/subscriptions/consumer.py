@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pyxbroker.base.errors import ConsumerNotFound, TooManyRequests
+from pyxbroker.base.errors import ConsumerNotFound, PulsarError, TooManyRequests
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import CONSUMER_BYTES, HASH_RANGE_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
@@ -37,9 +37,10 @@ class ConsumerSubscription(DispatchedSubscription, Protocol):
 
     @property
     def dispatcher(self) -> DispatchLoop: ...
-    def acknowledge(
-        self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
-    ) -> str | None: ...
+    def acknowledge(self, consumer: Consumer, run: AckRun, cumulative: bool) -> str | None: ...
+    def acknowledge_in_transaction(
+        self, consumer: Consumer, txn: tuple[int, int], run: AckRun, cumulative: bool
+    ) -> asyncio.Future[None]: ...
     def redeliver(
         self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
     ) -> bool: ...
@@ -64,6 +65,7 @@ class Consumer(ConsumerState):
     auto_consume = False  # accepts any schema of the topic; rare
     subscription_cost = 0  # the part of cost charged for the subscription
     reads_compacted = False  # reads the compacted view
+    _refused_part: BaseException | None = None  # error of a part of a transactional ACK
     # Times of the client's last commands, in s since 1970; 0: never.
     first_flow_s = 0.0
     last_flow_s = 0.0
@@ -151,17 +153,30 @@ class Consumer(ConsumerState):
         if subscription.topic.is_terminated:
             subscription.notify_end(self)
 
-    def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
-        """ACK: acknowledge positions. With a request id the client expects an answer."""
+    def on_ack(
+        self,
+        run: AckRun,
+        cumulative: bool,
+        request_id: int | None,
+        txn: tuple[int, int] | None = None,
+    ) -> None:
+        """ACK: acknowledge positions. With a request id the client expects an answer. txn: the id
+        of the transaction in the command.
+        """
         if self.closed:
             if request_id is not None:
                 self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
             return
         subscription = self.subscription
         self.last_acked_s = subscription.last_acked_s = time.time()
+        if txn is not None:
+            self.connection.ack_begun()
+            pending = subscription.acknowledge_in_transaction(self, txn, run, cumulative)
+            pending.add_done_callback(lambda future: self._on_ack_pending(future, request_id))
+            return
         acks = subscription.acks
         forgotten = acks.refused
-        refusal = subscription.acknowledge(self, run, cumulative, has_txn)
+        refusal = subscription.acknowledge(self, run, cumulative)
         if subscription.topic.is_terminated:
             subscription.notify_end(self)
         if request_id is None:
@@ -190,6 +205,20 @@ class Consumer(ConsumerState):
             self._answer_ack(request_id, None, "")
         else:
             self._answer_ack(request_id, replies.PERSISTENCE_ERROR, str(error))
+
+    def _on_ack_pending(self, future: asyncio.Future[None], request_id: int | None) -> None:
+        """Answer an ACK of a transaction, or note the error of one of its parts."""
+        self.connection.ack_ended()
+        error = self._refused_part or future.exception()
+        if request_id is None:
+            self._refused_part = error
+            return
+        self._refused_part = None
+        if error is None:
+            self._answer_ack(request_id, None, "")
+        else:
+            code = error.code if isinstance(error, PulsarError) else replies.PERSISTENCE_ERROR
+            self._answer_ack(request_id, code, str(error))
 
     def _answer_ack(self, request_id: int, code: int | None, message: str) -> None:
         self.connection.send_frame(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from pyxbroker.base.errors import (
     ConsumerBusy,
     MetadataStoreError,
+    NotAllowed,
+    PersistenceError,
     ServiceNotReady,
     SubscriptionBusy,
 )
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.broker.transactions.ids import TxnId
+    from pyxbroker.broker.transactions.pending_ack_handle import PendingAckHandle, PendingAckStores
 
 log = get_logger("pyxbroker.subscription")
 
@@ -47,6 +51,7 @@ VERSION_END = 9  # first protocol version with REACHED_END_OF_TOPIC
 # protocol version, but do not know the command. They close the connection, and would reconnect
 # forever at the end of a topic.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
+NO_TRANSACTIONS = "Server don't support transaction ack!"  # Pulsar's text
 ACKNOWLEDGED_PER_STEP = 4096  # entries per step, acknowledged without a consumer
 COUNTED_PER_STEP = 256  # consumers per step when counters are summed
 NOTIFIED_PER_CALL = 32  # consumers notified of the end of the topic in one call
@@ -135,6 +140,8 @@ class Subscription:
 
     auto_consumer_count = 0  # consumers that accept any schema
     compacted: CompactedSource | None = None  # once a consumer has asked for the compacted view
+    pending_acks: PendingAckHandle | None = None  # of transactions; None until the first use
+    lacks_pending_acks = False  # True: no log of pending acknowledgements is stored
     # Times of events, in s since 1970; 0: never since the topic was loaded.
     last_flow_s = 0.0  # by a consumer
     last_acked_s = 0.0  # by a consumer
@@ -505,25 +512,25 @@ class Subscription:
                 yield
         return last_ms or self.past_sent_ms
 
-    def acknowledge(
-        self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
-    ) -> str | None:
+    def acknowledge(self, consumer: Consumer, run: AckRun, cumulative: bool) -> str | None:
         """Handle an ACK. Return the error text if it is refused, or None."""
-        if has_txn:
-            return "Acknowledging within a transaction is not supported by this broker."
         mark = None if self.compacted is None else self.acks.mark_delete
         if not cumulative:
             before = self.acks.mark_entry_id
             self.cursor.acknowledge(run)
             if self.acks.mark_entry_id != before:
                 self.last_advanced_s = self.last_acked_s
-            self.dispatcher.on_acknowledged(consumer, run)
+            if self.pending_acks is not None and run.partial:
+                # Transactions may hold the other messages of these batches.
+                self.settle_pending(consumer, run, self.pending_acks.view_of(run))
+                self.dispatcher.on_committed(run)
+            else:
+                self.dispatcher.on_acknowledged(consumer, run)
             self._note_compacted(run, cumulative, mark)
             return None
-        if self.kind in INDIVIDUAL:
-            return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
-        if len(run) != 1:
-            return "A cumulative acknowledgement names exactly one message id."
+        refusal = self._refusal_of_cumulative(run)
+        if refusal is not None:
+            return refusal
         ledger_id, entry_id, _ = run.position(0)
         if entry_id >= -1:
             # -1 acknowledges all earlier ledgers. Clients name it for a part of a ledger's first
@@ -535,11 +542,85 @@ class Subscription:
             self._note_compacted(run, cumulative, mark)
         return None
 
+    def _refusal_of_cumulative(self, run: AckRun) -> str | None:
+        if self.kind in INDIVIDUAL:
+            return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
+        if len(run) != 1:
+            return "A cumulative acknowledgement names exactly one message id."
+        return None
+
     def _note_compacted(self, run: AckRun, cumulative: bool, before: Position | None) -> None:
         """Forward acknowledgements to the compacted view. before: the previous mark."""
         if self.compacted is not None:
             mark = self.acks.mark_delete
             self.compacted.on_acknowledged(run, cumulative, mark if mark != before else None)
+
+    # --- transactions -------------------------------------------------------------------------
+
+    @property
+    def _pending_ack_stores(self) -> PendingAckStores | None:
+        return self.topic.pending_ack_stores if self.is_durable else None
+
+    def acknowledge_in_transaction(
+        self, consumer: Consumer, txn: tuple[int, int], run: AckRun, cumulative: bool
+    ) -> asyncio.Future[None]:
+        """Handle an ACK of a transaction, whose id is as in the command. The future is done when
+        the acknowledgement is pending durably, or has the PulsarError.
+        """
+        from pyxbroker.broker.transactions.ids import TxnId
+
+        stores = self._pending_ack_stores
+        refusal = self._refusal_of_cumulative(run) if cumulative else None
+        if stores is None:
+            refusal = NO_TRANSACTIONS
+        elif refusal is None:
+            handle = self.pending_acks or stores.begin(self)
+            return handle.acknowledge(consumer, TxnId.of_wire(*txn), run, cumulative)
+        answer: asyncio.Future[None] = self.topic.loop.create_future()
+        answer.set_exception(NotAllowed(refusal))
+        return answer
+
+    async def recover_pending_acks(self) -> PendingAckHandle | None:
+        """Wait until the acknowledgements of open transactions are read from their log; return None
+        if there is no log. Raises PulsarError.
+        """
+        stores = self._pending_ack_stores
+        return None if stores is None else await stores.recover(self)
+
+    async def end_transaction(self, txn: TxnId, commit: bool, low_water_mark: int) -> None:
+        """Commit or abort the acknowledgements of a transaction. The transactions of its
+        coordinator up to low_water_mark have ended. Durable on return. Raises PulsarError.
+        """
+        if self._pending_ack_stores is None:
+            raise NotAllowed(NO_TRANSACTIONS)
+        handle = await self.recover_pending_acks()
+        if handle is not None:
+            await handle.end(txn, commit, low_water_mark)
+
+    def settle_pending(self, consumer: Consumer, run: AckRun, acks: AckSet) -> None:
+        """Settle the deliveries that an ACK of a transaction names. acks: the acknowledgements of
+        these entries, pending ones included.
+        """
+        self.dispatcher.settle_pending(consumer, run, acks)
+
+    def acknowledge_committed(self, run: AckRun, cumulative: bool) -> None:
+        """Acknowledge what a transaction has acknowledged that is committed now."""
+        mark = self.acks.mark_delete
+        if cumulative:
+            ledger_id, entry_id, _ = run.position(0)
+            self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
+        else:
+            self.cursor.acknowledge(run)
+        if self.acks.mark_delete != mark:
+            self.last_advanced_s = self.topic.wall_clock()
+        self._note_compacted(run, cumulative, mark)
+        self.dispatcher.on_committed(run)
+        if self.topic.is_terminated:
+            self.notify_end()
+
+    def release_pending(self, positions: list[tuple[int, int]]) -> None:
+        """Redeliver what a transaction has acknowledged that is aborted now."""
+        self.dispatcher.release_pending(positions)
 
     def redeliver(
         self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
@@ -635,8 +716,10 @@ class Subscription:
             raise ServiceNotReady("Subscription is fenced")
         self.closing = True
         try:
+            if self._pending_ack_stores is not None:
+                await self._pending_ack_stores.delete(self)
             await self.cursor.delete()
-        except MetadataError:
+        except (MetadataError, PersistenceError):
             # The node still exists, and so does the subscription; the client may retry.
             self.closing = False
             raise

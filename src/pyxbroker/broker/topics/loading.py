@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
     from pyxbroker.broker.topics.transactional import TransactionBuffers
+    from pyxbroker.broker.transactions.pending_ack_handle import PendingAckStores
     from pyxbroker.mledger.entry_cache import EntryCache
 
 log = get_logger("pyxbroker.topics")
@@ -143,6 +144,8 @@ class TopicLoader:
         bundle of the topic if that is asked for; None: all topics are served here."""
         self.transaction_buffers: TransactionBuffers | None = None
         """Creates the transaction buffers of topics; None: transactions are switched off."""
+        self.pending_ack_stores: PendingAckStores | None = None
+        """The logs of transactional acknowledgements; None if transactions are switched off."""
         self.counts = TopicCounts(store)
         self.loads_us = Histogram(BOUNDS_US)  # time to open a topic
         self.loads_failed = 0
@@ -217,6 +220,11 @@ class TopicLoader:
     def is_alone(self) -> bool:
         """True if this broker serves all topics."""
         return self.check_served is None
+
+    async def check_owned(self, name: TopicName) -> None:
+        """Raise ServiceNotReady unless this broker serves a topic."""
+        if self.check_served is not None:
+            await self.check_served(name, False)
 
     async def is_served(self, name: TopicName) -> bool:
         """Return True if this broker serves a topic, as opposed to another one or none."""
@@ -395,11 +403,15 @@ class TopicLoader:
         topic.on_ttl_changed = self._on_ttl_changed
         if self.transaction_buffers is not None and not name.is_system:
             topic.transaction_buffers = self.transaction_buffers
+        if not name.is_system:
+            topic.pending_ack_stores = self.pending_ack_stores
         progress.step = OpeningStep.PREPARATION
         await self._prepare(topic)
         if self.check_served is not None:
             await self._check_still_served(topic)
         self._registry.add(topic)
+        if topic.pending_ack_stores is not None:
+            topic.pending_ack_stores.recover_soon(topic.subscriptions.values())
         return topic
 
     async def _prepare(self, topic: PersistentTopic) -> None:

@@ -415,6 +415,9 @@ class PersistentTopic(Topic):
                 self.policies.auto_subscription_creation,
                 request.replicated,
             )
+            if self.pending_ack_stores is not None:
+                await subscription.recover_pending_acks()
+                self.check_open()
         if request.compacted and subscription.compacted is None:
             await self._begin_compacted(subscription, request)
         return subscription
@@ -799,6 +802,7 @@ class PersistentTopic(Topic):
         await self.wait_disconnected()
         if self._transactions is not None:
             await self._transactions.close()
+        await self._close_pending_acks()
         await self.managed_ledger.settle()
 
     def take_back_waiting(self) -> None:
@@ -849,7 +853,13 @@ class PersistentTopic(Topic):
             await self._transactions.close()
         await self._stop_compacting()
         await self._settle_deduplication()
+        await self._close_pending_acks()
         await self.managed_ledger.close()
+
+    async def _close_pending_acks(self) -> None:
+        async for subscription in in_slices(list(self.subscriptions.values())):
+            if subscription.pending_acks is not None:
+                await subscription.pending_acks.close()
 
     @property
     def is_terminated(self) -> bool:
@@ -880,6 +890,9 @@ class PersistentTopic(Topic):
             await self._transactions.delete()
         await self._stop_compacting()
         await self._settle_deduplication()
+        if self.pending_ack_stores is not None:
+            async for subscription in in_slices(list(self.subscriptions.values())):
+                await self.pending_ack_stores.delete(subscription)
         await delete_managed_ledger(self.managed_ledger, str(self.name))
 
     def _is_used(self, mode: str) -> bool:

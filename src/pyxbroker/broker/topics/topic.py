@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import ConsumerKey, SubscribeLimiter
     from pyxbroker.broker.topics.transactional import PublishGate, TransactionBuffer
+    from pyxbroker.broker.transactions.pending_ack_handle import PendingAckStores
     from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.topic")
@@ -105,6 +106,7 @@ class Topic:
     _notices_timer: asyncio.TimerHandle | None = None
     compacted: CompactedLedger | None = None  # once the topic was compacted
     compaction: Compaction | None = None  # created by the first request for compaction
+    pending_ack_stores: PendingAckStores | None = None  # None: no transactional acknowledgements
     deduplication: Deduplication | None = None  # while a policy requires it
     entry_metadata: EntryMetadata | None = None  # if settings ask for broker entry metadata
     epoch: int | None = None  # of the last exclusive producer; stored if the topic is persistent

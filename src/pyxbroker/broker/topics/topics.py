@@ -71,6 +71,12 @@ class Topics:
             affinity=_affinity_of(config, cache, ledgers),
             entry_cache=entry_cache,
         )
+        if config.transactionCoordinatorEnabled:
+            from pyxbroker.broker.transactions.pending_ack_handle import PendingAckStores
+
+            loader.pending_ack_stores = PendingAckStores(
+                config.transactionPendingAckLogIndexMinLag, entry_cache, loader.check_owned
+            )
         if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
             records = TopicPolicies(config.clusterName, loader, partitions, self._policies)
             policies.set_records(records)

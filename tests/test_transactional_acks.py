@@ -1,0 +1,521 @@
+"""Acknowledgements of transactions: pending, committed, aborted, conflicting, replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import append
+from one_broker import TOPIC, Broker, Client, section
+from pyxbroker.base.errors import NotAllowed
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.pending_ack_log import name_of
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+
+ALL = (1 << 10) - 1
+BATCH = section(b"ten messages", num_messages_in_batch=10)
+EXCLUSIVE = pb.CommandSubscribe.Exclusive
+SHARED = pb.CommandSubscribe.Shared
+FAILOVER = pb.CommandSubscribe.Failover
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
+KINDS = pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED])
+ONE, TWO, THREE = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
+CONFLICT, NOT_ALLOWED = 23, 22
+PREFIX = f"[{TOPIC}][s] Transaction:"
+
+Scenario = Callable[[Broker, Client, Topic], Awaitable[None]]
+
+
+def run(tmp_path: Path, scenario: Scenario, enabled: bool = True, **settings: Any) -> None:
+    async def main() -> None:
+        settings.setdefault("activeConsumerFailoverDelayTimeMillis", 0)
+        async with Broker(
+            tmp_path / "bookie", transactionCoordinatorEnabled=enabled, **settings
+        ) as broker:
+            await scenario(broker, await broker.client(), await broker.topic())
+
+    asyncio.run(main())
+
+
+async def ack(
+    client: Client,
+    txn: TxnId | None,
+    *positions: tuple[int, int],
+    consumer_id: int = 1,
+    cumulative: bool = False,
+    ack_set: int = 0,
+    batch_size: int = 10,
+) -> tuple[int | None, str]:
+    """The error code and the text of the answer."""
+    kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+    command = pb.CommandAck(consumer_id=consumer_id, ack_type=kind)
+    if txn is not None:
+        command.txnid_most_bits, command.txnid_least_bits = txn.wire()
+    for ledger_id, entry_id in positions:
+        added = command.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+        if ack_set:
+            added.ack_set.append(ack_set)
+            if batch_size:
+                added.batch_size = batch_size
+    answer = await client.request(command, "ackResponse")
+    return (answer.error if answer.HasField("error") else None), answer.message
+
+
+async def end(topic: Topic, txn: TxnId, commit: bool, low_water_mark: int = -1) -> None:
+    await topic.subscriptions["s"].end_transaction(txn, commit, low_water_mark)
+
+
+async def received(client: Client, count: int) -> list[tuple[tuple[int, int], int, list[int]]]:
+    """(position, redelivery count, ack set) of the next messages."""
+    found = []
+    for _ in range(count):
+        message = await client.receive("message")
+        position = (message.message_id.ledgerId, message.message_id.entryId)
+        found.append((position, message.redelivery_count, list(message.ack_set)))
+    return found
+
+
+async def positions_of(client: Client, count: int) -> list[tuple[int, int]]:
+    return sorted(position for position, _, _ in await received(client, count))
+
+
+async def unloaded(broker: Broker) -> Topic:
+    """The topic after it was closed and opened again."""
+    await broker.topics.deletion.unload(TopicName.get(TOPIC))
+    return await broker.topic()
+
+
+@KINDS
+def test_what_an_open_transaction_has_acknowledged_is_redelivered_after_its_abort_only(
+    tmp_path: Path, kind: int
+) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.subscribe(1, subType=kind)
+        assert await positions_of(client, 3) == positions
+        assert await ack(client, ONE, *positions[:2]) == (None, "")
+        client.redeliver()
+        assert await positions_of(client, 1) == positions[2:]
+        assert await client.quiet() == ["active_consumer_change"] * (kind == FAILOVER)
+        assert topic.subscriptions["s"].backlog == 3
+        await ack(client, None, positions[2])
+        await end(topic, ONE, commit=False)
+        again = await received(client, 2)
+        assert sorted(position for position, _, _ in again) == positions[:2]
+        individual = kind in (SHARED, KEY_SHARED)
+        assert [count for _, count, _ in again] == [int(individual)] * 2
+        assert topic.subscriptions["s"].pending_acks.acks.is_empty
+
+    run(tmp_path, scenario)
+
+
+@KINDS
+def test_the_commit_acknowledges_for_good(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.subscribe(1, subType=kind)
+        await received(client, 3)
+        assert await ack(client, ONE, positions[0], positions[2]) == (None, "")
+        await end(topic, ONE, commit=True)
+        assert topic.subscriptions["s"].backlog == 1
+        await end(topic, ONE, commit=True)
+        await end(topic, ONE, commit=False)
+        client.redeliver()
+        assert await positions_of(client, 1) == positions[1:2]
+        assert topic.subscriptions["s"].acks.is_acknowledged(*positions[2])
+
+    run(tmp_path, scenario)
+
+
+def test_pending_acknowledgements_outlive_the_topic_and_the_consumer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c", b"d")
+        await client.subscribe(1)
+        await received(client, 4)
+        await ack(client, ONE, positions[0])
+        await ack(client, TWO, positions[1])
+        await ack(client, THREE, positions[2])
+        await end(topic, TWO, commit=True)
+        await end(topic, THREE, commit=False)
+        topic = await unloaded(broker)
+        other = await broker.client()
+        await other.subscribe(1)
+        assert await positions_of(other, 2) == positions[2:]
+        assert await other.quiet() == []
+        assert (await ack(other, THREE, positions[0]))[0] == CONFLICT
+        await end(topic, ONE, commit=False)
+        assert await received(other, 1) == [(positions[0], 1, [])]
+
+    run(tmp_path, scenario)
+
+
+def test_a_crash_keeps_pending_and_committed_acknowledgements(tmp_path: Path) -> None:
+    """The cursor's own state is written much later, so the log has to bring back the commit."""
+
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.subscribe(1)
+        await received(client, 3)
+        await ack(client, ONE, positions[0])
+        await ack(client, TWO, positions[1])
+        await end(topic, TWO, commit=True)
+        successor = Broker(tmp_path / "unused", transactionCoordinatorEnabled=True)
+        successor.node = broker.node.kill()
+        async with successor as other:
+            topic = await other.topic()
+            client = await other.client()
+            await client.subscribe(1)
+            assert await positions_of(client, 1) == positions[2:]
+            assert await client.quiet() == []
+            subscription = topic.subscriptions["s"]
+            assert subscription.acks.is_acknowledged(*positions[1])
+            await end(topic, ONE, commit=True)
+            assert subscription.acks.mark_delete == positions[1]
+
+    run(tmp_path, scenario)
+
+
+def test_conflicts_are_refused_with_the_texts_of_pulsar(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [a, b, c] = await append(topic.managed_ledger, section(b"a"), section(b"b"), BATCH)
+        await client.subscribe(1)
+        await received(client, 3)
+
+        async def refused(txn: TxnId, position: tuple[int, int], text: str, **what: Any) -> None:
+            named = text.replace("P", f"{position[0]}:{position[1]}")
+            assert await ack(client, txn, position, **what) == (CONFLICT, f"{PREFIX}{txn} {named}")
+
+        await ack(client, None, a)
+        await refused(ONE, a, "try to ack message:P already acked before.")
+        assert await ack(client, ONE, b) == (None, "")
+        await refused(TWO, b, "try to ack message:P in pending ack status.")
+        await refused(ONE, b, "try to ack message:P in pending ack status.")
+        assert await ack(client, ONE, c, ack_set=ALL & ~0b11) == (None, "")
+        assert await ack(client, TWO, c, ack_set=ALL & ~0b100) == (None, "")
+        batch = "try to ack batch message:P in pending ack status."
+        await refused(TWO, c, batch, ack_set=ALL & ~0b110)
+        await refused(TWO, c, batch, ack_set=ALL & ~0b10, batch_size=0)
+        await refused(THREE, c, "try to ack message:P in pending ack status.")
+        await ack(client, None, c, ack_set=ALL & ~0b1000000)
+        await refused(
+            THREE, c, "try to ack message:P already acked before.", ack_set=ALL & ~0b1000000
+        )
+        # The first conflict refuses the whole command.
+        [d] = await broker.publish(b"d")
+        assert (await ack(client, TWO, d, b))[0] == CONFLICT
+        assert await ack(client, THREE, d) == (None, "")
+        assert topic.subscriptions["s"].pending_acks.managed_ledger.entries == 4
+
+    run(tmp_path, scenario)
+
+
+def test_cumulative_acknowledgements_conflict_as_in_pulsar(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c", b"d")
+        await client.subscribe(1, subType=FAILOVER)
+        await received(client, 4)
+        [a, b, c, d] = [f"{ledger}:{entry}" for ledger, entry in positions]
+        await ack(client, None, positions[0], cumulative=True)
+
+        async def ack_to(txn: TxnId, number: int) -> tuple[int | None, str]:
+            return await ack(client, txn, positions[number], cumulative=True)
+
+        within = (
+            "try to cumulative ack position: {} within range of cursor's markDeletePosition: {}"
+        )
+        assert await ack_to(ONE, 0) == (CONFLICT, f"{PREFIX}{ONE} {within.format(a, a)}")
+        assert await ack_to(ONE, 1) == (None, "")
+        assert await ack_to(ONE, 2) == (None, "")
+        text = (
+            "try to cumulative batch ack position: {} within range of current currentPosition: {}"
+        )
+        assert await ack_to(ONE, 2) == (CONFLICT, f"{PREFIX}{ONE} {text.format(c, c)}")
+        assert await ack_to(ONE, 1) == (CONFLICT, f"{PREFIX}{ONE} {text.format(b, c)}")
+        assert await ack_to(TWO, 3) == (CONFLICT, f"{PREFIX}{TWO} {text.format(d, c)}")
+        client.redeliver()
+        assert await positions_of(client, 1) == positions[3:]
+        await end(topic, ONE, commit=True)
+        assert topic.subscriptions["s"].acks.mark_delete == positions[2]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+def test_the_abort_of_a_cumulative_acknowledgement_redelivers_in_order(
+    tmp_path: Path, kind: int
+) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.subscribe(1, subType=kind)
+        await received(client, 3)
+        assert await ack(client, ONE, positions[1], cumulative=True) == (None, "")
+        await end(topic, ONE, commit=False)
+        assert [position for position, _, _ in await received(client, 3)] == positions
+
+    run(tmp_path, scenario)
+
+
+def test_individual_and_cumulative_acknowledgements_of_several_transactions_end_on_their_own(
+    tmp_path: Path,
+) -> None:
+    """In Pulsar a commit loses the individual ones while another transaction has a cumulative."""
+
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c", b"d", b"e")
+        await client.subscribe(1, subType=FAILOVER)
+        await received(client, 5)
+        assert await ack(client, ONE, positions[1], cumulative=True) == (None, "")
+        assert await ack(client, ONE, positions[3]) == (None, "")
+        assert await ack(client, TWO, positions[4]) == (None, "")
+        topic = await unloaded(broker)
+        subscription = topic.subscriptions["s"]
+        await end(topic, TWO, commit=True)
+        assert subscription.acks.is_acknowledged(*positions[4])
+        assert subscription.backlog == 4
+        await end(topic, ONE, commit=True)
+        assert subscription.acks.mark_delete == positions[1]
+        assert subscription.backlog == 1
+
+    run(tmp_path, scenario)
+
+
+def test_messages_of_a_batch_are_pending_one_by_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [position] = await append(topic.managed_ledger, BATCH)
+        await client.subscribe(1)
+        await received(client, 1)
+        consumer = client.connection.consumers[1]
+        assert consumer.unacked_messages == 10
+        await ack(client, ONE, position, ack_set=ALL & ~0b111)
+        assert consumer.unacked_messages == 7
+        await ack(client, TWO, position, ack_set=ALL & ~0b111000, batch_size=0)
+        assert consumer.unacked_messages == 4
+        await ack(client, None, position, ack_set=0b111111)
+        assert consumer.unacked_messages == 0
+        assert topic.subscriptions["s"].backlog == 1
+        client.redeliver()
+        assert await client.quiet() == []
+        await end(topic, TWO, commit=False)
+        assert await received(client, 1) == [(position, 1, [0b111000])]
+        assert consumer.unacked_messages == 3
+        topic = await unloaded(broker)
+        await client.receive("close_consumer")
+        await client.subscribe(2)
+        [(_, _, left)] = await received(client, 1)
+        # The plain acknowledgement was made durable by its answer.
+        assert left == [0b111000]
+        await end(topic, ONE, commit=True)
+        await ack(client, None, position, consumer_id=2)
+        assert topic.subscriptions["s"].backlog == 0
+
+    run(tmp_path, scenario)
+
+
+def test_pending_messages_at_the_head_do_not_stop_later_ones(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(*(b"%d" % n for n in range(300)))
+        await client.subscribe(1)
+        await received(client, 300)
+        assert await ack(client, ONE, *positions[:200]) == (None, "")
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        await client.subscribe(2, permits=10)
+        assert await positions_of(client, 10) == positions[200:210]
+        assert client.connection.consumers[2].unacked_messages == 10
+
+    run(tmp_path, scenario)
+
+
+def test_acknowledgements_that_come_after_the_end_go_with_the_next_end(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b")
+        await client.subscribe(1)
+        await received(client, 2)
+        await end(topic, ONE, commit=True)
+        await ack(client, ONE, positions[0])
+        await ack(client, TxnId(5, 1), positions[1])
+        await end(topic, TWO, commit=True, low_water_mark=1)
+        assert await received(client, 1) == [(positions[0], 1, [])]
+        handle = topic.subscriptions["s"].pending_acks
+        assert handle.acks.transactions() == [TxnId(5, 1)]
+        assert handle.acks.low_water_marks == {0: 1}
+
+    run(tmp_path, scenario)
+
+
+def test_plain_acknowledgements_prevail(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b")
+        await client.subscribe(1)
+        await received(client, 2)
+        await ack(client, ONE, *positions)
+        assert await ack(client, None, positions[0]) == (None, "")
+        await end(topic, ONE, commit=False)
+        assert await received(client, 1) == [(positions[1], 1, [])]
+        assert await client.quiet() == []
+        assert topic.subscriptions["s"].backlog == 1
+
+    run(tmp_path, scenario)
+
+
+def test_redelivery_counts_grow_with_each_abort(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [position] = await broker.publish(b"a")
+        await client.subscribe(1)
+        for count in range(4):
+            assert await received(client, 1) == [(position, count, [])]
+            txn = TxnId(0, count)
+            await ack(client, txn, position)
+            await end(topic, txn, commit=False)
+
+    run(tmp_path, scenario)
+
+
+def test_an_abort_without_a_consumer_succeeds(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [position] = await broker.publish(b"a")
+        await client.subscribe(1)
+        await received(client, 1)
+        await ack(client, ONE, position)
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        await end(topic, ONE, commit=False)
+        await client.subscribe(2)
+        assert await received(client, 1) == [(position, 0, [])]
+
+    run(tmp_path, scenario)
+
+
+def test_positions_that_do_not_exist_are_ignored(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [(ledger_id, entry_id)] = await broker.publish(b"a")
+        await client.subscribe(1)
+        assert await ack(client, ONE, (ledger_id, entry_id + 7), (77, 3)) == (None, "")
+        assert topic.subscriptions["s"].pending_acks.acks.is_empty
+        await end(topic, ONE, commit=True)
+        assert topic.subscriptions["s"].backlog == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_subscription_without_transactional_acknowledgements_has_no_log(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        await client.subscribe(1)
+        await end(topic, ONE, commit=True)
+        await end(topic, TWO, commit=False)
+        subscription = topic.subscriptions["s"]
+        assert subscription.pending_acks is None
+        node = paths.managed_ledger(name_of(topic.name, "s"))
+        assert not await broker.node.store.exists(node)
+
+    run(tmp_path, scenario)
+
+
+def test_the_log_goes_with_the_subscription_and_with_the_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        store = broker.node.store
+        positions = await broker.publish(b"a", b"b")
+        names = ["s", "with/slash and space"]
+        for number, name in enumerate(names):
+            await client.subscribe(number, subscription=name)
+            assert await ack(client, ONE, positions[0], consumer_id=number) == (None, "")
+        nodes = [paths.managed_ledger(name_of(topic.name, name)) for name in names]
+        assert [await store.exists(node) for node in nodes] == [True, True]
+        assert "persistent/t-with%252Fslash%2Band%2Bspace__transaction_pending_ack" in nodes[1]
+        assert await broker.topics.registry.exists(topic.name)
+        answer = await client.request(
+            pb.CommandGetTopicsOfNamespace(
+                namespace="public/default", mode=pb.CommandGetTopicsOfNamespace.ALL
+            ),
+            "getTopicsOfNamespaceResponse",
+        )
+        assert list(answer.topics) == [TOPIC]
+        await client.request(pb.CommandUnsubscribe(consumer_id=0), "success")
+        assert [await store.exists(node) for node in nodes] == [False, True]
+        topic = await unloaded(broker)
+        await broker.topics.deletion.delete(topic)
+        assert [await store.exists(node) for node in nodes] == [False, False]
+
+    run(tmp_path, scenario)
+
+
+def test_without_transactions_the_acknowledgement_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [position] = await broker.publish(b"a")
+        await client.subscribe(1)
+        refusal = (NOT_ALLOWED, "Server don't support transaction ack!")
+        assert await ack(client, ONE, position) == refusal
+        with pytest.raises(NotAllowed):
+            await end(topic, ONE, commit=True)
+        await client.subscribe(2, topic="non-persistent://public/default/n")
+        assert await ack(client, ONE, (0, 0), consumer_id=2) == refusal
+        await client.subscribe(3, subscription="reader", durable=False)
+        assert await ack(client, ONE, position, consumer_id=3) == refusal
+
+    run(tmp_path, scenario, enabled=False)
+
+
+def test_cumulative_acknowledgements_are_for_ordered_subscriptions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b")
+        await client.subscribe(1, subType=SHARED)
+        assert (await ack(client, ONE, positions[0], cumulative=True))[0] == NOT_ALLOWED
+        await client.subscribe(2, subType=EXCLUSIVE, subscription="e")
+        answer = await ack(client, ONE, *positions, cumulative=True, consumer_id=2)
+        assert answer[0] == NOT_ALLOWED
+
+    run(tmp_path, scenario)
+
+
+def test_a_closed_consumer_gets_an_answer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [position] = await broker.publish(b"a")
+        await client.subscribe(1)
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        assert (await ack(client, ONE, position))[0] is not None
+
+    run(tmp_path, scenario)
+
+
+def test_the_log_is_trimmed_when_the_subscription_has_passed_its_positions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        await client.subscribe(1)
+        for number in range(30):
+            [position] = await broker.publish(b"%d" % number)
+            assert await ack(client, TxnId(0, number), position) == (None, "")
+            await end(topic, TxnId(0, number), commit=True)
+        log = topic.subscriptions["s"].pending_acks.managed_ledger
+        cursor = log.cursors["__pending_ack_state"]
+        assert log.entries == 60 or log.entries < 60
+        assert cursor.backlog <= 5
+        [position] = await broker.publish(b"open")
+        await ack(client, TxnId(0, 50), position)
+        topic = await unloaded(broker)
+        await client.receive("close_consumer")
+        await client.subscribe(2)
+        assert topic.subscriptions["s"].pending_acks.acks.transactions() == [TxnId(0, 50)]
+
+    run(tmp_path, scenario, transactionPendingAckLogIndexMinLag=1)
+
+
+def test_a_log_that_cannot_be_written_is_opened_again(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b")
+        await client.subscribe(1)
+        await received(client, 2)
+        await ack(client, ONE, positions[0])
+        handle = topic.subscriptions["s"].pending_acks
+        log = handle.managed_ledger
+        log.fence("a test")
+        assert await ack(client, TWO, positions[1]) == (None, "")
+        assert handle.managed_ledger is not log
+        assert handle.acks.transactions() == [ONE, TWO]
+        await end(topic, ONE, commit=False)
+        assert await received(client, 1) == [(positions[0], 1, [])]
+
+    run(tmp_path, scenario)
