@@ -38,6 +38,7 @@ from harness.go_client import Client as GoClient
 from harness.java_client import Client as JavaClient
 from harness.java_client import Java
 from harness.spark_session import make_session
+from harness.transactions import GoTransactions, JavaTransactions, TransactionClient
 
 _NUMBERS = itertools.count(1)
 
@@ -205,6 +206,49 @@ def java_client(java: Java, broker: Broker) -> Iterator[JavaClient]:
     """A Java client of the module's broker."""
     with java.client(broker.url) as one:
         yield one
+
+
+TransactionClientFactory = Callable[..., TransactionClient]
+
+
+@pytest.fixture(params=["java", "go"])
+def connect(request: pytest.FixtureRequest) -> Iterator[TransactionClientFactory]:
+    """Make clients with transactions: the test runs with the Java and with the Go client."""
+    made: list[TransactionClient] = []
+
+    def make(url: str | None = None, **options: Any) -> TransactionClient:
+        place = url or request.getfixturevalue("broker").url
+        if request.param == "java":
+            made.append(JavaTransactions(request.getfixturevalue("java"), place, **options))
+        else:
+            made.append(GoTransactions(place, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+# The Go client names the transaction in SEND alone, not in the metadata of the message. A broker
+# that stores the metadata as it came cannot tell an aborted message from others when it reads them:
+# Apache Pulsar delivers what a Go client has aborted.
+aborts_of_sends = pytest.mark.parametrize(
+    "connect", ["java", pytest.param("go", marks=pytest.mark.pyxbroker)], indirect=True
+)
+
+
+@pytest.fixture
+def transacting(connect: TransactionClientFactory) -> TransactionClient:
+    """A client with transactions of the module's broker."""
+    return connect()
+
+
+@pytest.fixture
+def java_transacting(java: Java, broker: Broker) -> Iterator[JavaTransactions]:
+    """The Java client with transactions, for what the Go client does not have."""
+    one = JavaTransactions(java, broker.url)
+    yield one
+    one.close()
 
 
 @pytest.fixture

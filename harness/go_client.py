@@ -22,7 +22,8 @@ What only the Go client has is here under names in the same manner:
 
 ===================  =============================================================================
 ``Client``           ``keep_alive_interval_ms``, ``connections_per_broker``,
-                     ``memory_limit_bytes``; ``kill()`` ends it as a crash would
+                     ``memory_limit_bytes``, ``enable_transaction`` with ``new_transaction()``;
+                     ``kill()`` ends it as a crash would
 ``create_producer``  ``chunk_max_message_size``, ``hashing_scheme`` (``"JavaStringHash"``,
                      ``"Murmur3_32Hash"``), ``partitions_update_interval_ms``, ``schema`` (a
                      dictionary of type, definition, properties)
@@ -31,7 +32,9 @@ What only the Go client has is here under names in the same manner:
                      ``"NonDurable"``), ``retry_enable``, ``retry_letter_topic`` (with a
                      ``dead_letter_policy``), ``expire_time_of_incomplete_chunked_message_ms``,
                      ``active_listener(topic, partition, active)`` for ACTIVE_CONSUMER_CHANGE
-``Consumer``         ``acknowledge_list(ids)``, ``get_last_message_ids()``, ``reconsume_later``,
+``Producer``         ``transaction`` in ``send`` and ``send_async``
+``Consumer``         ``acknowledge_within(transaction, message)``, ``acknowledge_list(ids)``,
+                     ``get_last_message_ids()``, ``reconsume_later``,
                      ``unsubscribe(force=True)``
 ``create_reader``    ``subscription_name``, ``properties``, ``max_pending_chunked_message``
 ``Reader``           ``get_last_message_id()``
@@ -251,7 +254,10 @@ class Producer:
     @staticmethod
     def _message(content: bytes | None, options: dict[str, Any]) -> dict[str, Any]:
         after: timedelta | None = options.pop("deliver_after", None)
+        transaction: Transaction | None = options.pop("transaction", None)
         arguments = _options({}, options)
+        if transaction is not None:
+            arguments["transaction"] = transaction.handle
         if content is not None:
             arguments["content"] = base64.b64encode(content).decode()
         if after is not None:
@@ -297,6 +303,14 @@ class Consumer:
     def acknowledge_list(self, messages: list[Any]) -> None:
         names = [_name_of(self._program, one) for one in messages]
         self._program.ask("ack_list", self._handle, names, _LIMIT_S)
+
+    def acknowledge_within(self, transaction: Transaction, message: Any) -> None:
+        """Acknowledge in a transaction; return when the broker has answered."""
+        arguments = {
+            "message": _name_of(self._program, message),
+            "transaction": transaction.handle,
+        }
+        self._program.ask("ack_within", self._handle, arguments, _LIMIT_S)
 
     def negative_acknowledge(self, message: Any) -> None:
         self._about("nack", message)
@@ -363,6 +377,23 @@ class Reader:
 
     def close(self) -> None:
         self._program.ask("close_reader", self._handle, {}, _LIMIT_S)
+
+
+class Transaction:
+    """See the Go client's ``Transaction``; ``id`` has the most and the least significant bits."""
+
+    def __init__(self, program: Program, handle: int, id: tuple[int, int]) -> None:
+        self._program, self.handle, self.id = program, handle, id
+
+    def commit(self) -> None:
+        self._program.ask("commit", self.handle, {}, _LIMIT_S)
+
+    def abort(self) -> None:
+        self._program.ask("abort", self.handle, {}, _LIMIT_S)
+
+    def state(self) -> str:
+        """Return the state that the client knows: TxnOpen, TxnCommitted, TxnTimeout..."""
+        return self._program.ask("state", self.handle, {}, _LIMIT_S)
 
 
 class Client:
@@ -437,6 +468,12 @@ class Client:
         handle = next(self._handles)
         self._make("create_reader", arguments, handle)
         return Reader(self._program, handle, topic)
+
+    def new_transaction(self, timeout_ms: int = 60_000) -> Transaction:
+        """Start a transaction; the client needs ``enable_transaction``."""
+        handle = next(self._handles)
+        id = self._make("new_transaction", {"timeout_ms": timeout_ms}, handle)
+        return Transaction(self._program, handle, (id["most"], id["least"]))
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         return self._program.ask("partitions", self._handle, {"topic": topic}, _LIMIT_S)

@@ -187,9 +187,11 @@ class Producer(_Object):
         """The message is on its way when this returns; the future has its ``MessageId``.
 
         schema: another one than the producer's, as ``newMessage(schema)`` takes it.  more: key,
-        key_bytes, ordering_key, properties, event_time, deliver_at (milliseconds).
+        key_bytes, ordering_key, properties, event_time, deliver_at (milliseconds), transaction.
         """
         arguments = {"value": value, "schema": schema or self._schema or "BYTES", **more}
+        if "transaction" in more:
+            arguments["transaction"] = more["transaction"].handle
         if schema is not None:
             arguments["another_schema"] = True
         if sequence is not None:
@@ -245,6 +247,14 @@ class Consumer(_Receiving):
         names = [_name_of(each) for each in messages]
         self._ask("acknowledge", messages=names, cumulative=cumulative)
 
+    def acknowledge_within(
+        self, transaction: Transaction, *messages: Message | MessageId, cumulative: bool = False
+    ) -> None:
+        """Acknowledge in a transaction; return when the broker has answered."""
+        names = [_name_of(each) for each in messages]
+        arguments = {"transaction": transaction.handle, "messages": names}
+        self._ask("acknowledge_within", **arguments, cumulative=cumulative)
+
     def negative_acknowledge(self, message: Message) -> None:
         self._ask("negative_acknowledge", message=_name_of(message))
 
@@ -287,6 +297,25 @@ class TableView(_Object):
     def _refreshed(self) -> dict[str, Any]:
         self.call("refresh")
         return self.entries()
+
+
+class Transaction(_Object):
+    """See Java's ``Transaction``; ``id`` has the most and the least significant bits."""
+
+    def __init__(self, java: Java, handle: int, id: tuple[int, int]) -> None:
+        super().__init__(java, handle)
+        self.handle, self.id = handle, id
+
+    def commit(self) -> None:
+        self._ask("commit")
+
+    def abort(self) -> None:
+        self._ask("abort")
+
+    def state(self) -> str:
+        """Return the state that the client knows: OPEN, COMMITTED, TIME_OUT..."""
+        state: str = self.call("getState")
+        return state
 
 
 class Client(_Object):
@@ -396,6 +425,17 @@ class Client(_Object):
         handle = next(self._java.handles)
         self._start("create_table_view", arguments, handle).result(_LIMIT_S)
         return TableView(self._java, handle)
+
+    def new_transaction(self, timeout_ms: int = 60_000) -> Transaction:
+        """Start a transaction; the client needs ``enableTransaction``."""
+        handle = next(self._java.handles)
+        started = self._start("new_transaction", {"timeout_ms": timeout_ms}, handle)
+        id = started.result(_LIMIT_S)
+        return Transaction(self._java, handle, (id["most"], id["least"]))
+
+    def end_transaction(self, id: tuple[int, int], commit: bool) -> None:
+        """End the transaction of any client by its id."""
+        self._ask("end_transaction", most=id[0], least=id[1], commit=commit)
 
     def partitions(self, topic: str) -> list[str]:
         """``getPartitionsForTopic``."""

@@ -25,6 +25,7 @@ type clientArguments struct {
 	ValidateHostname     bool    `json:"tls_validate_hostname"`
 	AuthPlugin           string  `json:"auth_plugin"`
 	AuthParams           string  `json:"auth_params"`
+	EnableTransaction    bool    `json:"enable_transaction"`
 }
 
 func newClient(p *program, asked *request) (any, error) {
@@ -59,6 +60,7 @@ func newClient(p *program, asked *request) (any, error) {
 		TLSKeyFilePath:          args.Key,
 		TLSValidateHostname:     args.ValidateHostname,
 		Authentication:          authentication,
+		EnableTransaction:       args.EnableTransaction,
 		Logger:                  log.NewLoggerWithLogrus(logger),
 	})
 	if err != nil {

@@ -62,6 +62,8 @@ var resultNames = map[pulsar.Result]string{
 	pulsar.SchemaFailure:                         "IncompatibleSchema",
 	pulsar.ClientMemoryBufferIsFull:              "MemoryBufferIsFull",
 	pulsar.ProducerFenced:                        "ProducerFenced",
+	pulsar.InvalidStatus:                         "InvalidTxnStatus",
+	pulsar.TransactionNoFoundError:               "TransactionNotFound",
 }
 
 // describe names an error: the ServerError of a broker's refusal, else the client's own result
@@ -90,6 +92,9 @@ func describe(err error) (name, text string) {
 		if name, ok := resultNames[own.Result()]; ok {
 			return name, text
 		}
+	}
+	if strings.Contains(text, "non-open transaction") {
+		return "InvalidTxnStatus", text
 	}
 	if strings.Contains(text, "cumulative ack is not allowed") {
 		return "CumulativeAcknowledgementNotAllowedError", text

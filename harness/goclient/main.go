@@ -65,6 +65,11 @@ var handlers = map[string]handler{
 	"reader_seek":     readerSeek,
 	"reader_last_id":  readerLastID,
 	"close_reader":    closeReader,
+	"new_transaction": newTransaction,
+	"commit":          commit,
+	"abort":           abort,
+	"state":           transactionState,
+	"ack_within":      acknowledgeWithin,
 	"new_admin":       newAdmin,
 	"admin_methods":   adminMethods,
 	"call_admin":      callAdmin,
@@ -73,7 +78,7 @@ var handlers = map[string]handler{
 // program holds everything that the asking side knows by a number.
 type program struct {
 	mutex   sync.Mutex
-	objects map[int64]any // clients, producers, consumers and readers
+	objects map[int64]any // clients, producers, consumers, readers and transactions
 	kept    map[int64]kept
 	lastOf  int64 // the last number given in kept
 

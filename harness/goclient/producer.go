@@ -154,9 +154,10 @@ type sendArguments struct {
 	EventMs            int64             `json:"event_timestamp"`
 	DeliverAtMs        int64             `json:"deliver_at"`
 	DeliverAfterMs     int64             `json:"deliver_after_ms"`
+	Transaction        int64             `json:"transaction"`
 }
 
-func outgoing(asked *request) (*pulsar.ProducerMessage, error) {
+func outgoing(p *program, asked *request) (*pulsar.ProducerMessage, error) {
 	args, err := arguments[sendArguments](asked)
 	if err != nil {
 		return nil, err
@@ -174,6 +175,11 @@ func outgoing(asked *request) (*pulsar.ProducerMessage, error) {
 	if args.EventMs != 0 {
 		message.EventTime = time.UnixMilli(args.EventMs)
 	}
+	if args.Transaction != 0 {
+		if message.Transaction, err = object[pulsar.Transaction](p, args.Transaction); err != nil {
+			return nil, err
+		}
+	}
 	if args.DeliverAtMs != 0 {
 		message.DeliverAt = time.UnixMilli(args.DeliverAtMs)
 	}
@@ -181,7 +187,7 @@ func outgoing(asked *request) (*pulsar.ProducerMessage, error) {
 }
 
 func send(p *program, made *producer, asked *request) {
-	message, err := outgoing(asked)
+	message, err := outgoing(p, asked)
 	if err != nil {
 		p.answer(asked.ID, nil, err)
 		return
@@ -191,7 +197,7 @@ func send(p *program, made *producer, asked *request) {
 }
 
 func sendAsync(p *program, made *producer, asked *request) {
-	message, err := outgoing(asked)
+	message, err := outgoing(p, asked)
 	if err != nil {
 		p.answer(asked.ID, nil, err)
 		return

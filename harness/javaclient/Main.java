@@ -24,8 +24,8 @@ import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ObjectNode;
  * {"id": 7, "error": {"result": "ProducerFencedException", "text": "..."}}
  * </pre>
  *
- * <p>"on" is the handle of the client, producer, consumer, reader or table view that is asked. The
- * asking side chooses these handles ("as", when one is made). Messages and ids that are given out
+ * <p>"on" is the handle of the client, producer, consumer, reader, table view or transaction that
+ * is asked. The asking side chooses these handles ("as", when one is made). Messages and ids that are given out
  * are kept under numbers of this side until they are named in "drop", for the client acknowledges
  * by its own objects. Requests are served at the same time; what is sent goes out in the order in
  * which it was asked for. What is not in the table of operations is a public method of the object
@@ -57,7 +57,12 @@ public final class Main {
                     Map.entry("reconsume_later", Messages::reconsumeLater),
                     Map.entry("seek", Messages::seek),
                     Map.entry("last_ids", Messages::lastIds),
-                    Map.entry("entries", Messages::entries));
+                    Map.entry("entries", Messages::entries),
+                    Map.entry("new_transaction", Transactions::start),
+                    Map.entry("commit", Transactions::commit),
+                    Map.entry("abort", Transactions::abort),
+                    Map.entry("end_transaction", Transactions::end),
+                    Map.entry("acknowledge_within", Transactions::acknowledge));
 
     private final ExecutorService workers = Executors.newCachedThreadPool();
     private final Map<Long, Object> objects = new ConcurrentHashMap<>();
@@ -124,7 +129,11 @@ public final class Main {
 
     /** The object that a request is for. */
     Object object(JsonNode asked) {
-        return objects.get(asked.get("on").longValue());
+        return object(asked.get("on").longValue());
+    }
+
+    Object object(long handle) {
+        return objects.get(handle);
     }
 
     void forget(JsonNode asked) {

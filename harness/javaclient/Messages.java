@@ -16,6 +16,7 @@ import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.TableView;
 import org.apache.pulsar.client.api.TopicMessageId;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
+import org.apache.pulsar.client.api.transaction.Transaction;
 import org.apache.pulsar.shade.com.fasterxml.jackson.core.type.TypeReference;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ObjectNode;
@@ -30,24 +31,31 @@ final class Messages {
         try {
             @SuppressWarnings("unchecked")
             Producer<Object> producer = (Producer<Object>) program.object(asked);
-            return message(producer, asked.get("args")).sendAsync().thenApply(id -> told(program, id));
+            return message(program, producer, asked.get("args"))
+                    .sendAsync()
+                    .thenApply(id -> told(program, id));
         } catch (Exception error) {
             return CompletableFuture.failedFuture(error);
         }
     }
 
-    private static TypedMessageBuilder<Object> message(Producer<Object> producer, JsonNode args)
-            throws Exception {
+    private static TypedMessageBuilder<Object> message(
+            Main program, Producer<Object> producer, JsonNode args) throws Exception {
         JsonNode schema = args.get("schema");
-        TypedMessageBuilder<Object> builder =
-                args.has("another_schema")
-                        ? producer.newMessage(Schemas.of(schema))
-                        : producer.newMessage();
+        TypedMessageBuilder<Object> builder;
+        if (args.has("transaction")) {
+            long handle = args.get("transaction").longValue();
+            builder = producer.newMessage((Transaction) program.object(handle));
+        } else if (args.has("another_schema")) {
+            builder = producer.newMessage(Schemas.of(schema));
+        } else {
+            builder = producer.newMessage();
+        }
         builder.value(Values.made(schema, args.get("value")));
         for (Map.Entry<String, JsonNode> each : args.properties()) {
             JsonNode value = each.getValue();
             switch (each.getKey()) {
-                case "value", "schema", "another_schema" -> {}
+                case "value", "schema", "another_schema", "transaction" -> {}
                 case "key" -> builder.key(value.textValue());
                 case "key_bytes" -> builder.keyBytes(Values.bytes(value));
                 case "ordering_key" -> builder.orderingKey(Values.bytes(value));
