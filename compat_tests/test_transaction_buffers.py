@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 import pytest
 from harness.brokers import Broker
-from harness.java_client import JavaError
+from harness.java_client import Java, JavaError
 from harness.transactions import (
     SETTINGS,
     JavaTransactions,
@@ -34,7 +34,10 @@ from harness.transactions import (
 
 from compat_tests.conftest import aborts_of_sends
 
-BROKER_SETTINGS = SETTINGS | {"transactionPendingAckLogIndexMinLag": "1"}
+BROKER_SETTINGS = SETTINGS | {
+    "transactionPendingAckLogIndexMinLag": "1",
+    "forceDeleteNamespaceAllowed": "true",
+}
 INTERNAL_NAMES = [
     "persistent://pulsar/system/transaction_coordinator_assign-partition-0",
     "persistent://pulsar/system/__transaction_log_0",
@@ -85,7 +88,7 @@ def test_names_that_transactions_use_are_no_topics(
         with pytest.raises(JavaError, match="Can not create transaction system topic"):
             attempt(name)
     status, text = broker.request("PUT", f"/admin/v2/{path_of(name)}")
-    assert status in (403, 409, 412, 405), (status, text)
+    assert status == 400 and "Cannot create topic in system topic format!" in text
 
 
 def test_the_read_position_stays_before_an_open_transaction(
@@ -99,7 +102,7 @@ def test_the_read_position_stays_before_an_open_transaction(
         return int(ledger), int(entry)
 
     plain = producer.send(b"plain")
-    assert buffer_stats(broker, topic)["state"] == "NoSnapshot"
+    wait_until(lambda: buffer_stats(broker, topic)["state"] == "NoSnapshot")
     assert read_position() == plain
     transaction = transacting.begin()
     first = producer.send(b"first", transaction)
@@ -137,9 +140,7 @@ def test_the_first_transactional_message_writes_a_snapshot(
 ) -> None:
     topic = f"persistent://{namespace}/t"
     producer = java_transacting.producer(topic)
-    with pytest.raises(AssertionError):
-        buffer = f"transactionBufferInternalStats/{namespace}/t"
-        assert transaction_rest(broker, buffer)[0] == 200
+    wait_until(lambda: buffer_stats(broker, topic)["state"] == "NoSnapshot")
     transaction = java_transacting.begin()
     producer.send(b"x", transaction)
     (first,) = snapshots(java_transacting, topic)
@@ -238,22 +239,21 @@ def test_a_compacted_topic_has_committed_values_alone(
     assert compacted() == wanted
 
 
-def test_transactional_messages_obey_policies(
-    java_transacting: JavaTransactions, broker: Broker, namespace: str
-) -> None:
+def test_transactional_messages_obey_policies(java: Java, broker: Broker, namespace: str) -> None:
     """Encryption that is required, and the longest delay."""
+    client = JavaTransactions(java, broker.url, operationTimeoutMs=3000)
     delays = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
     at = f"/admin/v2/namespaces/{namespace}"
     assert broker.rest("POST", f"{at}/delayedDelivery", delays)[0] == 204
-    producer = java_transacting.producer(f"persistent://{namespace}/delayed")
-    transaction = java_transacting.begin()
+    producer = client.producer(f"persistent://{namespace}/delayed")
+    transaction = client.begin()
     with refused("NotAllowedError"):
         producer.send(b"x", transaction, deliver_at=int(time.time() * 1000) + 60_000)
-    producer.close()
     transaction.abort()
     assert broker.rest("POST", f"{at}/encryptionRequired", True)[0] == 204
-    with pytest.raises(JavaError, match=r"(?i)encrypt"):
-        java_transacting.producer(f"persistent://{namespace}/plain")
+    with pytest.raises(JavaError, match="Encryption is required"):
+        client.producer(f"persistent://{namespace}/plain")
+    client.close()
 
 
 def test_a_namespace_with_open_transactions_is_deleted_with_force(
@@ -268,7 +268,6 @@ def test_a_namespace_with_open_transactions_is_deleted_with_force(
     status, text = broker.request("DELETE", f"/admin/v2/namespaces/{namespace}?force=true")
     assert status == 204, text
     assert broker.rest("GET", f"/admin/v2/namespaces/{namespace}")[0] == 404
-    transaction.commit()
 
 
 @aborts_of_sends
@@ -342,19 +341,17 @@ def test_the_log_of_pending_acks_is_trimmed(
         assert log["managedLedgerName"].endswith("-s__transaction_pending_ack")
         ledger = log["managedLedgerInternalStats"]
         marked = int(ledger["cursors"]["__pending_ack_state"]["markDeletePosition"].split(":")[1])
-        last = int(ledger["lastConfirmedEntry"].split(":")[1])
-        return marked > last // 2
+        return marked >= 10
 
     wait_until(is_trimmed)
 
 
 def test_producing_while_the_topic_reloads_loses_nothing(
-    transacting: TransactionClient, broker: Broker, topic: str
+    java_transacting: JavaTransactions, broker: Broker, topic: str
 ) -> None:
     """The first snapshot of the topic is written meanwhile."""
-    options: dict[str, dict[str, Any]] = {"java": {"maxPendingMessages": 1000}, "go": {}}
-    producers = [transacting.producer(topic, **options[transacting.kind]) for _ in range(3)]
-    transactions = [transacting.begin(timeout_ms=120_000) for _ in producers]
+    producers = [java_transacting.producer(topic) for _ in range(3)]
+    transactions = [java_transacting.begin(timeout_ms=120_000) for _ in producers]
     failures: list[str] = []
 
     def send(number: int) -> None:
@@ -375,7 +372,7 @@ def test_producing_while_the_topic_reloads_loses_nothing(
     for transaction in transactions:
         transaction.commit()
     wanted = sorted(body for number in range(3) for body in bodies(30, f"p{number}"))
-    assert sorted(receive_bodies(transacting.consumer(topic), 90)) == wanted
+    assert sorted(receive_bodies(java_transacting.consumer(topic), 90)) == wanted
 
 
 @aborts_of_sends

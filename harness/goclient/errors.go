@@ -23,7 +23,7 @@ func (e *badArguments) Error() string {
 // What a broker answered stands in the client's errors as text only; for a lookup the text is the
 // ServerError's name and nothing else.
 var (
-	serverError = regexp.MustCompile(`server error: (\w+):`)
+	serverError = regexp.MustCompile(`(?:server|ack response) error: (\w+):`)
 	bareName    = regexp.MustCompile(`^\w+$`)
 )
 
