@@ -269,3 +269,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def topic() -> str:
     """A topic name no other test uses."""
     return f"persistent://public/default/compat-{os.getpid()}-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def namespace(broker: Broker, topic: str) -> str:
+    """A namespace of the test's own."""
+    name = f"public/{topic.rpartition('/')[2]}"
+    assert broker.rest("PUT", f"/admin/v2/namespaces/{name}", {})[0] == 204
+    return name

@@ -45,14 +45,6 @@ INTERNAL_NAMES = [
 ]
 
 
-@pytest.fixture
-def namespace(broker: Broker, topic: str) -> str:
-    """A namespace of the test's own."""
-    name = f"public/{topic.rpartition('/')[2]}"
-    assert broker.rest("PUT", f"/admin/v2/namespaces/{name}", {})[0] == 204
-    return name
-
-
 def last_id(client: TransactionClient, topic: str) -> tuple[int, int]:
     if isinstance(client, JavaTransactions):
         reader = client.own.create_reader(topic)
