@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from one_broker import TOPIC, Broker, Client, run, section
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.topic_name import SNAPSHOTS, TopicName
+from pyxbroker.broker.compaction.compaction import Status
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.transactions.buffer import Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.snapshots import Snapshots
 from pyxbroker.broker.transactions.topic_buffer import State, TransactionBuffer
 from pyxbroker.proto import PulsarApi as pb
 
 T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 ON = {"transactionCoordinatorEnabled": True}
 NOT_ALLOWED = 22
+SYSTEM_TOPIC = TopicName.get(f"persistent://public/default/{SNAPSHOTS}")
 
 
-def send(client: Client, sequence_id: int, data: bytes, txn: TxnId | None = None) -> None:
+def send(
+    client: Client, sequence_id: int, data: bytes, txn: TxnId | None = None, **fields: Any
+) -> None:
     """Publish a message by producer 1."""
     command = pb.CommandSend(producer_id=1, sequence_id=sequence_id, num_messages=1)
-    ids = {}
     if txn is not None:
         command.txnid_most_bits, command.txnid_least_bits = most, least = txn.wire()
-        ids = {"txnid_most_bits": most, "txnid_least_bits": least}
-    client.send(command, section(data, sequence_id=sequence_id, **ids))
+        fields |= {"txnid_most_bits": most, "txnid_least_bits": least}
+    client.send(command, section(data, sequence_id=sequence_id, **fields))
 
 
 async def open_topic(broker: Broker) -> PersistentTopic:
@@ -206,5 +216,200 @@ def test_the_last_message_is_committed(tmp_path: Path) -> None:
         await published(client, 3, (b"d", T2))
         await end(broker, T2, commit=False)
         assert await topic.last_message() == (topic.managed_ledger.position_of(2), -1)
+
+    run(tmp_path, scenario, **ON)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pb.CommandSubscribe.Exclusive,
+        pb.CommandSubscribe.Shared,
+        pb.CommandSubscribe.Failover,
+        pb.CommandSubscribe.Key_Shared,
+    ],
+)
+@pytest.mark.parametrize("durable", [True, False])
+def test_redeliveries_leave_aborted_messages_out(tmp_path: Path, kind: int, durable: bool) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T1), (b"d", T2), (b"e", T1))
+        await end(broker, T1, commit=False)
+        await end(broker, T2, commit=True)
+        await reopen(broker)
+        consumer = await broker.client()
+        start = {} if durable else {"start_message_id": pb.MessageIdData(ledgerId=0, entryId=0)}
+        await consumer.subscribe(subType=kind, durable=durable, **start)
+        assert await received(consumer) == [b"b", b"d"]
+        consumer.redeliver()
+        assert await received(consumer) == [b"b", b"d"]
+
+    run(tmp_path, scenario, **ON, activeConsumerFailoverDelayTimeMillis=0)
+
+
+def test_compaction_has_committed_messages_only(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await open_topic(broker)
+        client = await producing(broker)
+        keyed = [(b"1", None, "k"), (b"2", T1, "k"), (b"3", T2, "l"), (b"4", T1, "m")]
+        keyed += [(b"5", T3, "k"), (b"6", None, "l")]
+        for sequence_id, (data, txn, key) in enumerate(keyed):
+            send(client, sequence_id, data, txn, partition_key=key)
+            await client.receive("send_receipt")
+        await end(broker, T1, commit=False)
+        await end(broker, T2, commit=True)
+        topic.compacting.begin()
+        await topic.compacting.settle()
+        assert topic.compacting.status is Status.SUCCESS
+        assert topic.horizon == topic.managed_ledger.position_of(3), "before the open transaction"
+        consumer = await broker.client()
+        await consumer.subscribe(read_compacted=True, subType=pb.CommandSubscribe.Exclusive)
+        assert await received(consumer) == [b"1", b"3"]
+        await end(broker, T3, commit=True)
+        assert await received(consumer) == [b"5", b"6"]
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_a_failed_first_snapshot_refuses_the_sends_that_waited_for_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        other = await producing(broker)
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        write, failing = snapshots.write, asyncio.Event()
+
+        async def fail(*_: object) -> None:
+            await failing.wait()
+            raise ServiceNotReady("no snapshot can be stored")
+
+        snapshots.write = fail  # type: ignore[method-assign]
+        for sequence_id, txn in enumerate((T1, None, T1)):
+            send(client, sequence_id, b"a", txn)
+        await client.quiet()
+        await published(other, 0, (b"b", None))
+        failing.set()
+        errors = [await client.receive("send_error") for _ in range(3)]
+        assert [(each.sequence_id, each.error) for each in errors] == [
+            (each, pb.ServiceNotReady) for each in range(3)
+        ]
+        topic = await open_topic(broker)
+        assert topic.managed_ledger.entries == 1
+        snapshots.write = write  # type: ignore[method-assign]
+        await published(client, 3, (b"c", T1), (b"d", None))
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_an_unload_during_the_first_snapshot_refuses_what_was_held(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        snapshots.write = never  # type: ignore[method-assign]
+        send(client, 0, b"a", T1)
+        await client.quiet()
+        await asyncio.wait_for(reopen(broker), 2)
+        error = await client.receive("send_error")
+        assert (error.error, error.message) == (pb.ServiceNotReady, "Topic is closed")
+        await client.receive("close_producer")
+        assert client.connection.pending_sends == 0
+
+    run(tmp_path, scenario, **ON)
+
+
+async def never(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transactionBufferSnapshotMaxTransactionCount": 6},
+        {"transactionBufferSnapshotMinTimeInMillis": 1},
+    ],
+    ids=["number", "time"],
+)
+def test_snapshots_are_stored_by_number_and_by_time(tmp_path: Path, settings: Any) -> None:
+    async def scenario(broker: Broker) -> None:
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        name = TopicName.get(TOPIC)
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1))
+        log = (await open_topic(broker)).managed_ledger
+        assert await snapshots.find(name) == Snapshot(log.first_position())
+        await published(client, 1, *[(b"a", None)] * 4)
+        await end(broker, T1, commit=False)
+        aborted = ((T1, log.position_of(5)),)
+        await found(snapshots, name, Snapshot(log.position_of(5), aborted))
+        await published(client, 5, (b"a", None), (b"a", T2), *[(b"a", None)] * 3)
+        await end(broker, T3, commit=True)
+        await found(snapshots, name, Snapshot(log.position_of(6), aborted))
+
+    run(tmp_path, scenario, **ON, **settings)
+
+
+async def found(snapshots: Snapshots, name: TopicName, expected: Snapshot) -> None:
+    for _ in range(100):
+        if await snapshots.find(name) == expected:
+            return
+        await asyncio.sleep(0.02)
+    assert await snapshots.find(name) == expected
+
+
+def test_the_deletion_of_a_topic_deletes_its_snapshot(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        name = TopicName.get(TOPIC)
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1))
+        await broker.topics.deletion.delete_by_name(name, force=True)
+        assert await snapshots.find(name) is None
+        assert (await buffer_of(broker)).state is State.NO_SNAPSHOT
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1))
+        snapshots.delete = refuse  # type: ignore[method-assign]
+        await broker.topics.deletion.delete_by_name(name, force=True)
+        assert not await broker.topics.registry.exists(name)
+
+    run(tmp_path, scenario, **ON)
+
+
+async def refuse(*_: object) -> None:
+    raise ServiceNotReady("the snapshot cannot be deleted")
+
+
+def test_duplicates_of_sends_in_transactions_are_not_stored(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        for _ in range(2):
+            await published(client, 0, (b"a", T1), (b"b", T1))
+        await end(broker, T1, commit=False)
+        send(client, 1, b"b", T2)
+        await client.receive("send_receipt")
+        topic = await open_topic(broker)
+        assert topic.managed_ledger.entries == 3, "two messages and a marker"
+        await reopen(broker)
+        assert (await open_topic(broker)).last_sequence_id("p") == -1
+        assert (await buffer_of(broker)).ongoing == 0
+
+    run(tmp_path, scenario, **ON, brokerDeduplicationEnabled=True)
+
+
+def test_a_topic_whose_snapshot_cannot_be_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2))
+        await end(broker, T1, commit=False)
+        system = await broker.topics.loader.ensure(SYSTEM_TOPIC)
+        assert isinstance(system, PersistentTopic)
+        await system.append_message(section(b"\xff", partition_key=TOPIC))
+        await reopen(broker)
+        consumer = await broker.client()
+        await consumer.subscribe()
+        await end(broker, T2, commit=True)
+        assert await received(consumer) == [b"b"]
 
     run(tmp_path, scenario, **ON)

@@ -47,6 +47,10 @@ TRANSACTION_LOG = "__transaction_log_"
 PENDING_ACKS = "__transaction_pending_ack"
 """The end of the name of the log of a subscription's pending acknowledgements."""
 CHANGE_EVENTS = "__change_events"
+SNAPSHOTS = "__transaction_buffer_snapshot"
+SNAPSHOT_INDEXES = "__transaction_buffer_snapshot_indexes"
+SNAPSHOT_SEGMENTS = "__transaction_buffer_snapshot_segments"
+"""The system topics of a namespace with the snapshots of transaction buffers."""
 """The topic, or partitioned topic, of a namespace that stores its topic policies."""
 
 
@@ -215,6 +219,11 @@ class TopicName:
     def is_partitioned(self) -> bool:
         """True if the name is that of one partition."""
         return self.partition_index >= 0
+
+    @property
+    def is_snapshots(self) -> bool:
+        """True for a topic that has the snapshots of transaction buffers by their topics."""
+        return self.is_system and self.local_name in (SNAPSHOTS, SNAPSHOT_INDEXES)
 
     @property
     def is_change_events(self) -> bool:

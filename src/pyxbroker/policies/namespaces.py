@@ -244,7 +244,7 @@ class NamespacePolicies:
         of_namespace = namespace.policies
         assert of_namespace is not None
         if topic.is_system:
-            return of_system_topic(of_namespace, self.broker)
+            return of_system_topic(of_namespace, self.broker, is_compacted=topic.is_snapshots)
         state = namespace.topics.get(_record_owner(topic)) if namespace.topics else None
         if state is None:
             return of_namespace

@@ -654,6 +654,7 @@ TABLE: tuple[Policy, ...] = (
 NAMES = frozenset(row.name for row in TABLE)
 
 
+SYSTEM_TOPIC_COMPACTION_BYTES = 100 << 20  # as in Pulsar
 # Policies that do not apply to system topics. Their owner deletes their messages itself.
 _WITHOUT = Policies()
 _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
@@ -677,17 +678,23 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
 }
 
 
-def of_system_topic(policies: Policies, broker: Policies) -> Policies:
+def of_system_topic(policies: Policies, broker: Policies, is_compacted: bool = False) -> Policies:
     """Return the policies of a system topic in a namespace with these policies.
+
+    is_compacted: only the newest value of each key is needed, and messages are many.
 
     Its persistence is that of the broker: if a namespace has policies with which nothing can be
     stored, its system topic must still load so that they can be repaired.
     """
-    return policies._replace(
+    found = policies._replace(
         **_NOT_OF_SYSTEM_TOPICS,
         persistence=broker.persistence,
         schema_strategy=broker.schema_strategy_of_system_topics,
     )
+    if is_compacted:
+        threshold = SYSTEM_TOPIC_COMPACTION_BYTES
+        return found._replace(compaction_threshold=threshold, retention=Retention(0.0, 0))
+    return found
 
 
 def of_broker(config: Config) -> Policies:

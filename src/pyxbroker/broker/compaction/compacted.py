@@ -8,7 +8,7 @@ sequential reads know it already. Mirrors Pulsar's CompactedTopicImpl.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -232,7 +232,8 @@ class CompactedTopic(DispatchedTopic, Protocol):
     compacted: CompactedLedger | None
 
     @property
-    def last_confirmed(self) -> Position: ...
+    def last_readable(self) -> Position: ...
+    def without_aborted(self, batch: EntryBatch) -> Iterator[EntryBatch]: ...
     def set_compacted(self, compacted: CompactedLedger | None, horizon: Position) -> None: ...
     async def query_compacted(
         self, question: Callable[[CompactedLedger], Awaitable[T]]

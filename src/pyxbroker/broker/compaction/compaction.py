@@ -192,9 +192,10 @@ class _Run:
         await topic.compaction_subscription()
         cursor = self._log.cursors[COMPACTION]
         self._former, self._horizon = topic.compacted, topic.horizon
-        self._end = topic.last_confirmed
+        self._end = topic.last_readable
         # The cursor may be ahead, at the beginning of a ledger without entries.
-        if self._log.normalize(self._log.next_position(self._horizon)) is None:
+        first = self._log.normalize(self._log.next_position(self._horizon))
+        if first is None or first > self._end:
             # It may be unknown if the previous cursor write succeeded.
             await self._settle(cursor)
             return 0
@@ -255,7 +256,8 @@ class _Run:
                     # Read ahead while this batch is processed.
                     reading = asyncio.ensure_future(self._read(position, again))
                 if batch is not None:
-                    yield batch
+                    for part in self._topic.without_aborted(batch):
+                        yield part
         finally:
             if reading is not None:
                 reading.cancel()

@@ -279,7 +279,12 @@ async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Statisti
             earliest = min((each for each in times if each > 0), default=-1)
     found["publishRateLimitedTimes"] = topic.publish_rate_limited
     found["earliestMsgPublishTimeInBacklogs"] = earliest
-    return found | NO_OFFLOADING_AND_NO_TRANSACTIONS
+    found |= NO_OFFLOADING_AND_NO_TRANSACTIONS
+    if isinstance(topic, PersistentTopic) and topic.transactions is not None:
+        found["ongoingTxnCount"] = topic.transactions.ongoing
+        found["abortedTxnCount"] = topic.transactions.aborted
+        found["committedTxnCount"] = topic.transactions.committed
+    return found
 
 
 async def _sums_of(subscriptions: dict[str, Json], names: Sequence[str], slices: Slices) -> Json:

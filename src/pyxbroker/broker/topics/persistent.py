@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from pyxbroker.base.errors import (
@@ -33,8 +33,8 @@ from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, parse_epoch
 from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
-from pyxbroker.delivery import peek_entry
-from pyxbroker.entry import EntryRun, Position
+from pyxbroker.delivery import peek_entry, transactions_of
+from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.mledger import backlog, compacted_ledger
@@ -84,7 +84,8 @@ class PersistentTopic(Topic):
     _last_message: LastMessage | None = None  # created by the first request
     _oldest: tuple[Position, int] | None = None  # the last result of time_after, with its position
     transaction_buffers: TransactionBuffers | None = None  # None: transactions are switched off
-    _transactions: TransactionBuffer | None = None  # created with the first transaction
+    transactions: TransactionBuffer | None = None
+    """The transaction buffer, once the topic had a transaction or a request about one."""
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class PersistentTopic(Topic):
         if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
             self._create_compaction_subscription()
         if self.transaction_buffers is not None:
-            self._transactions = await self.transaction_buffers.open(self)
+            self.transactions = await self.transaction_buffers.open(self)
         await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
@@ -275,9 +276,9 @@ class PersistentTopic(Topic):
 
     @property
     def transaction_buffer(self) -> TransactionBuffer | None:
-        if self._transactions is None and self.transaction_buffers is not None:
-            self._transactions = self.transaction_buffers.create(self)
-        return self._transactions
+        if self.transactions is None and self.transaction_buffers is not None:
+            self.transactions = self.transaction_buffers.create(self)
+        return self.transactions
 
     def publish_transactional(self, run: EntryRun) -> None:
         buffer = self.transaction_buffer
@@ -291,21 +292,37 @@ class PersistentTopic(Topic):
         await super().stop_publishing()
 
     def _stop_transactions(self) -> None:
-        if self._transactions is not None:
-            self._transactions.stop()
+        if self.transactions is not None:
+            self.transactions.stop()
 
     @property
     def last_readable(self) -> Position:
         """The position of the last entry that consumers may receive."""
-        return self.last_confirmed if self._transactions is None else self._transactions.max_read
+        return self.last_confirmed if self.transactions is None else self.transactions.max_read
 
     def is_aborted(self, transaction: tuple[int, int] | None) -> bool:
         """Return True for an aborted transaction, whose messages consumers never receive."""
         return (
             transaction is not None
-            and self._transactions is not None
-            and self._transactions.is_aborted(transaction)
+            and self.transactions is not None
+            and self.transactions.is_aborted(transaction)
         )
+
+    def without_aborted(self, batch: EntryBatch) -> Iterator[EntryBatch]:
+        """Yield the parts of a batch between the messages of aborted transactions."""
+        if self.transactions is None:
+            yield batch
+            return
+        start = 0
+        for index, transaction, _ in transactions_of(batch):
+            if self.is_aborted(transaction):
+                if index > start:
+                    yield EntryBatch.join([(batch, start, index - start)])
+                start = index + 1
+        if start == 0:
+            yield batch
+        elif start < len(batch):
+            yield EntryBatch.join([(batch, start, len(batch) - start)])
 
     # --- compaction ---------------------------------------------------------------------------
 
@@ -696,8 +713,8 @@ class PersistentTopic(Topic):
             self._last_message = LastMessage(
                 self, self.managed_ledger, lambda: self._peeking("the last message")
             )
-        if self._transactions is not None:
-            await self._transactions.recovered()
+        if self.transactions is not None:
+            await self.transactions.recovered()
         return await self._last_message.find()
 
     async def time_after(self, mark: Position) -> int | None:
@@ -800,8 +817,8 @@ class PersistentTopic(Topic):
 
     async def settle(self) -> None:
         await self.wait_disconnected()
-        if self._transactions is not None:
-            await self._transactions.close()
+        if self.transactions is not None:
+            await self.transactions.close()
         await self._close_pending_acks()
         await self.managed_ledger.settle()
 
@@ -849,8 +866,8 @@ class PersistentTopic(Topic):
 
     async def _close_log(self) -> None:
         self.managed_ledger.take_back()
-        if self._transactions is not None:
-            await self._transactions.close()
+        if self.transactions is not None:
+            await self.transactions.close()
         await self._stop_compacting()
         await self._settle_deduplication()
         await self._close_pending_acks()
@@ -886,8 +903,8 @@ class PersistentTopic(Topic):
         self.disconnect()
         await self.wait_disconnected()
         self.managed_ledger.take_back()
-        if self._transactions is not None:
-            await self._transactions.delete()
+        if self.transactions is not None:
+            await self.transactions.delete()
         await self._stop_compacting()
         await self._settle_deduplication()
         if self.pending_ack_stores is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import SNAPSHOTS, TopicName
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.transactions import snapshot_records
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.transactions")
 
-SNAPSHOTS = "__transaction_buffer_snapshot"
 VALUES_BYTES_MAX = 64 << 20
 """Limit of the snapshots of one namespace in memory. With more, each opening of a topic reads all
 of them again."""

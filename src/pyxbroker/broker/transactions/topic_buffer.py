@@ -105,7 +105,7 @@ class TransactionBuffer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: deque[EntryRun] = deque()  # until SENDs of transactions can be stored
         self._held_of: set[Producer] = set()
-        self._moves = 0  # runs that were stored since the last snapshot
+        self._moves = 0  # entries that were stored since the last snapshot
         self._timer: asyncio.TimerHandle | None = None  # of the next snapshot
         self._is_storing = False
         self._is_failing = False  # the last snapshot was not stored, and this was logged
@@ -205,7 +205,7 @@ class TransactionBuffer:
             position = Position(first.ledger_id, first.entry_id + index)
             self._buffer.on_message(TxnId(most, least), position)
         self._move_limit()
-        self._note_move()
+        self._note_moves(run.count)
 
     def _move_limit(self) -> None:
         if self.state is State.READY:
@@ -306,8 +306,8 @@ class TransactionBuffer:
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def _note_move(self) -> None:
-        self._moves += 1
+    def _note_moves(self, count: int) -> None:
+        self._moves += count
         if self._timer is None and self.state is State.READY:
             delay_s = self._config.transactionBufferSnapshotMinTimeInMillis / 1000
             self._timer = self._topic.loop.call_later(delay_s, self._on_time)
@@ -330,8 +330,7 @@ class TransactionBuffer:
             if not self._is_failing:
                 log.warning("a snapshot was not stored", topic=self._topic.name, error=error)
             self._is_failing = True
-            self._moves += moves - 1
-            self._note_move()
+            self._note_moves(moves)
         else:
             self._is_failing = False
             self.snapshot_ms = int(self._topic.wall_clock() * 1000)
