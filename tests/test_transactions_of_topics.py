@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,21 @@ import pytest
 
 from one_broker import TOPIC, Broker, Client, run, section
 from pyxbroker.base.errors import ServiceNotReady
-from pyxbroker.base.topic_name import SNAPSHOTS, TopicName
+from pyxbroker.base.topic_name import SNAPSHOT_SEGMENTS, SNAPSHOTS, TopicName
 from pyxbroker.broker.compaction.compaction import Status
+from pyxbroker.broker.topics.messages import read_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.transactions.buffer import Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
-from pyxbroker.broker.transactions.snapshots import Snapshots
+from pyxbroker.broker.transactions.snapshots import Snapshots, system_topic
 from pyxbroker.broker.transactions.topic_buffer import State, TransactionBuffer
+from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 
 T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 ON = {"transactionCoordinatorEnabled": True}
 NOT_ALLOWED = 22
-SYSTEM_TOPIC = TopicName.get(f"persistent://public/default/{SNAPSHOTS}")
+TOPIC_NAME = TopicName.get(TOPIC)
 
 
 def send(
@@ -73,7 +76,7 @@ async def end(broker: Broker, txn: TxnId, commit: bool, mark: int = -1) -> None:
 
 
 async def reopen(broker: Broker) -> None:
-    await broker.topics.deletion.unload(TopicName.get(TOPIC))
+    await broker.topics.deletion.unload(TOPIC_NAME)
 
 
 def test_messages_become_visible_at_the_commit_in_the_order_of_the_log(tmp_path: Path) -> None:
@@ -277,13 +280,13 @@ def test_a_failed_first_snapshot_refuses_the_sends_that_waited_for_it(tmp_path: 
         other = await producing(broker)
         snapshots = broker.topics.snapshots
         assert snapshots is not None
-        write, failing = snapshots.write, asyncio.Event()
+        publish, failing = snapshots.publish, asyncio.Event()
 
         async def fail(*_: object) -> None:
             await failing.wait()
             raise ServiceNotReady("no snapshot can be stored")
 
-        snapshots.write = fail  # type: ignore[method-assign]
+        snapshots.publish = fail  # type: ignore[method-assign]
         for sequence_id, txn in enumerate((T1, None, T1)):
             send(client, sequence_id, b"a", txn)
         await client.quiet()
@@ -295,7 +298,7 @@ def test_a_failed_first_snapshot_refuses_the_sends_that_waited_for_it(tmp_path: 
         ]
         topic = await open_topic(broker)
         assert topic.managed_ledger.entries == 1
-        snapshots.write = write  # type: ignore[method-assign]
+        snapshots.publish = publish  # type: ignore[method-assign]
         await published(client, 3, (b"c", T1), (b"d", None))
 
     run(tmp_path, scenario, **ON)
@@ -306,7 +309,7 @@ def test_an_unload_during_the_first_snapshot_refuses_what_was_held(tmp_path: Pat
         client = await producing(broker)
         snapshots = broker.topics.snapshots
         assert snapshots is not None
-        snapshots.write = never  # type: ignore[method-assign]
+        snapshots.publish = never  # type: ignore[method-assign]
         send(client, 0, b"a", T1)
         await client.quiet()
         await asyncio.wait_for(reopen(broker), 2)
@@ -334,45 +337,45 @@ def test_snapshots_are_stored_by_number_and_by_time(tmp_path: Path, settings: An
     async def scenario(broker: Broker) -> None:
         snapshots = broker.topics.snapshots
         assert snapshots is not None
-        name = TopicName.get(TOPIC)
         client = await producing(broker)
         await published(client, 0, (b"a", T1))
         log = (await open_topic(broker)).managed_ledger
-        assert await snapshots.find(name) == Snapshot(log.first_position())
+        await found(snapshots, TOPIC_NAME, Snapshot(log.first_position()))
         await published(client, 1, *[(b"a", None)] * 4)
         await end(broker, T1, commit=False)
         aborted = ((T1, log.position_of(5)),)
-        await found(snapshots, name, Snapshot(log.position_of(5), aborted))
+        await found(snapshots, TOPIC_NAME, Snapshot(log.position_of(5), aborted))
         await published(client, 5, (b"a", None), (b"a", T2), *[(b"a", None)] * 3)
         await end(broker, T3, commit=True)
-        await found(snapshots, name, Snapshot(log.position_of(6), aborted))
+        await found(snapshots, TOPIC_NAME, Snapshot(log.position_of(6), aborted))
 
     run(tmp_path, scenario, **ON, **settings)
 
 
 async def found(snapshots: Snapshots, name: TopicName, expected: Snapshot) -> None:
     for _ in range(100):
-        if await snapshots.find(name) == expected:
+        stored = await snapshots.find(name)
+        if stored is not None and stored[1] == expected:
             return
         await asyncio.sleep(0.02)
-    assert await snapshots.find(name) == expected
+    assert stored is not None
+    assert stored[1] == expected
 
 
 def test_the_deletion_of_a_topic_deletes_its_snapshot(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         snapshots = broker.topics.snapshots
         assert snapshots is not None
-        name = TopicName.get(TOPIC)
         client = await producing(broker)
         await published(client, 0, (b"a", T1))
-        await broker.topics.deletion.delete_by_name(name, force=True)
-        assert await snapshots.find(name) is None
+        await broker.topics.deletion.delete_by_name(TOPIC_NAME, force=True)
+        assert await snapshots.find(TOPIC_NAME) is None
         assert (await buffer_of(broker)).state is State.NO_SNAPSHOT
         client = await producing(broker)
         await published(client, 0, (b"a", T1))
-        snapshots.delete = refuse  # type: ignore[method-assign]
-        await broker.topics.deletion.delete_by_name(name, force=True)
-        assert not await broker.topics.registry.exists(name)
+        snapshots.publish = refuse  # type: ignore[method-assign]
+        await broker.topics.deletion.delete_by_name(TOPIC_NAME, force=True)
+        assert not await broker.topics.registry.exists(TOPIC_NAME)
 
     run(tmp_path, scenario, **ON)
 
@@ -403,7 +406,7 @@ def test_a_topic_whose_snapshot_cannot_be_read_is_read_from_its_beginning(tmp_pa
         client = await producing(broker)
         await published(client, 0, (b"a", T1), (b"b", T2))
         await end(broker, T1, commit=False)
-        system = await broker.topics.loader.ensure(SYSTEM_TOPIC)
+        system = await broker.topics.loader.ensure(system_topic(TOPIC_NAME, SNAPSHOTS))
         assert isinstance(system, PersistentTopic)
         await system.append_message(section(b"\xff", partition_key=TOPIC))
         await reopen(broker)
@@ -413,3 +416,75 @@ def test_a_topic_whose_snapshot_cannot_be_read_is_read_from_its_beginning(tmp_pa
         assert await received(consumer) == [b"b"]
 
     run(tmp_path, scenario, **ON)
+
+
+SEGMENTED = {
+    "transactionBufferSegmentedSnapshotEnabled": True,
+    "transactionBufferSnapshotSegmentSize": 8 + len(TOPIC) + 3 * 2,  # two transactions
+    "transactionBufferSnapshotMaxTransactionCount": 1,
+}
+
+
+def test_aborted_transactions_are_found_in_segments(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        txns = [TxnId(3, n) for n in range(7)]
+        for sequence_id, txn in enumerate(txns):
+            await published(client, sequence_id, (b"%d" % txn.least, txn))
+            await end(broker, txn, commit=txn.least == 3)
+            await asyncio.sleep(0.02)
+            if sequence_id == 4:
+                await reopen(broker)
+                client = await producing(broker)
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        segments = await broker.topics.loader.get(
+            system_topic(TOPIC_NAME, SNAPSHOT_SEGMENTS), False
+        )
+        assert isinstance(segments, PersistentTopic)
+        keys = [read_message(entry)[0].partition_key async for _, entry in all_of(segments)]
+        assert keys == [f"multiple-{n}-{TOPIC}" for n in range(3)]
+        stored = await snapshots.find(TOPIC_NAME)
+        assert stored is not None
+        assert [txn for txn, _ in stored[1].aborted] == [*txns[:3], *txns[4:]]
+        await reopen(broker)
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert await received(consumer) == [b"3"]
+        await broker.topics.deletion.delete_by_name(TOPIC_NAME, force=True)
+        assert await snapshots.find(TOPIC_NAME) is None
+
+    run(tmp_path, scenario, **ON, **SEGMENTED)
+
+
+def all_of(topic: PersistentTopic) -> AsyncIterator[tuple[Position, bytes]]:
+    return topic.read_from(Position(-1, -1), "a test")
+
+
+@pytest.mark.parametrize("is_segmented_first", [True, False])
+def test_snapshots_of_the_other_form_are_read(tmp_path: Path, is_segmented_first: bool) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T3))
+        for txn in (T1, T2):
+            await end(broker, txn, commit=False)
+        await asyncio.sleep(0.05)
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        snapshots.segment_bytes = None if is_segmented_first else segment_bytes
+        await reopen(broker)
+        buffer = await buffer_of(broker)
+        assert buffer.is_aborted(T1)
+        assert buffer.is_aborted(T2)
+        assert buffer.ongoing == 1
+        await end(broker, T3, commit=False)
+        await asyncio.sleep(0.05)
+        await reopen(broker)
+        assert (await buffer_of(broker)).is_aborted(T3)
+        stored = await snapshots.find(TOPIC_NAME)
+        assert stored is not None
+        assert [txn for txn, _ in stored[1].aborted] == [T1, T2, T3]
+
+    segment_bytes = SEGMENTED["transactionBufferSnapshotSegmentSize"]
+    settings = {**SEGMENTED, "transactionBufferSegmentedSnapshotEnabled": is_segmented_first}
+    run(tmp_path, scenario, **ON, **settings)

@@ -11,6 +11,7 @@ from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
+from pyxbroker.entry import Position
 
 FORWARDED = frozenset({"authorization", "x-pulsar-auth-method-name", "x-original-principal"})
 CALLER: ContextVar[Mapping[str, str]] = ContextVar("CALLER")
@@ -47,8 +48,10 @@ class Peers(Protocol):
 
     async def publish(
         self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
-    ) -> None:
-        """Publish a message to a topic of another broker. Raises ServiceNotReady."""
+    ) -> Position:
+        """Publish a message to a topic of another broker; return its position. Raises
+        ServiceNotReady.
+        """
 
     async def command(self, to: Redirect, topic: TopicName, command: Any, timeout_s: float) -> Any:
         """Send a command of the binary protocol to the broker that owns a topic; return the answer.

@@ -30,7 +30,11 @@ from pyxbroker.client.http import HttpConnections
 from pyxbroker.client.producer import ProducerSettings
 from pyxbroker.client.settings import ClientSettings
 from pyxbroker.client.tls import TlsSettings
+<<<<<<< HEAD
 from pyxbroker.proto import PulsarApi as pb
+=======
+from pyxbroker.entry import Position
+>>>>>>> 5ce4844d (Store snapshots of transaction buffers in the segmented form, too)
 from pyxbroker.settings.config import Config
 
 log = get_logger("pyxbroker.cluster")
@@ -123,18 +127,25 @@ class ClusterPeers:
 
     async def publish(
         self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
+<<<<<<< HEAD
     ) -> None:
+=======
+    ) -> Position:
+        if self._client is None:
+            self._client = Client(self._settings)
+>>>>>>> 5ce4844d (Store snapshots of transaction buffers in the segmented form, too)
         settings = ProducerSettings(send_timeout_s=ANSWER_TIMEOUT_S)
         try:
             producer = await self._shared_client().producer(str(topic), settings)
             try:
-                await producer.send(OutgoingMessage(value, key, replicate_to=replicate_to))
+                stored = await producer.send(OutgoingMessage(value, key, replicate_to=replicate_to))
             finally:
                 await producer.close()
         except ClientError as error:
             raise ServiceNotReady(
                 f"Another broker serves {topic}, and this broker cannot publish there: {error}"
             ) from error
+        return Position(stored.ledger, stored.entry)
 
     async def command(self, to: Redirect, topic: TopicName, command: Any, timeout_s: float) -> Any:
         client = self._shared_client()

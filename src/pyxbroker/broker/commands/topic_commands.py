@@ -53,7 +53,6 @@ class TopicCommands:
             self._answer_producer(connection, message.request_id, existing)
             return
         check_not_waiting(connection.session, producer_id)
-        _refuse_unsupported_producer(message)
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
@@ -335,11 +334,6 @@ def _consumer_stats(request_id: int, consumer: Consumer, subscription: Subscript
     answer.type = str(subscription.kind)
     answer.msgBacklog = subscription.backlog
     return replies.frame(command)
-
-
-def _refuse_unsupported_producer(message: Any) -> None:
-    if message.txn_enabled:
-        raise NotAllowed("Transactions are not supported by this broker.")
 
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:

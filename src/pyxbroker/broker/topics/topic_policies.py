@@ -52,7 +52,7 @@ POLL_S = 1.0
 """Time between two reads of a topic of change events that another broker serves."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-PublishElsewhere = Callable[[TopicName, str, bytes | None, tuple[str, ...]], Awaitable[None]]
+PublishElsewhere = Callable[[TopicName, str, bytes | None, tuple[str, ...]], Awaitable[Position]]
 
 
 class TopicOpener(Protocol):

@@ -86,7 +86,9 @@ class Topics:
             from pyxbroker.broker.transactions.snapshots import Snapshots
             from pyxbroker.broker.transactions.topic_buffer import TransactionBuffers
 
-            self.snapshots = Snapshots(config.clusterName, loader)
+            is_segmented = config.transactionBufferSegmentedSnapshotEnabled
+            segment_bytes = config.transactionBufferSnapshotSegmentSize if is_segmented else None
+            self.snapshots = Snapshots(config.clusterName, loader, segment_bytes)
             loader.transaction_buffers = TransactionBuffers(config, self.snapshots)
         self.deletion = deletion = TopicDeletion(
             store, registry, loader, policies, partitions, lambda: self.schemas

@@ -42,8 +42,9 @@ class Buffer:
     def __init__(self, aborted: Iterable[tuple[TxnId, Position]] = ()) -> None:
         self.ongoing: OrderedDict[TxnId, Position] = OrderedDict()
         """The first message of each open transaction, in the order of the log."""
-        self.aborted: dict[TxnId, Position] = dict(sorted(aborted, key=lambda each: each[1]))
+        self.aborted: dict[TxnId, Position] = dict(aborted)
         """The marker of each aborted transaction, in the order of the log."""
+        self._trimmed = 0
         self.low_water_marks: dict[int, int] = {}
         """For each coordinator, the id up to which all its transactions have ended."""
         self.limit: Position | None = None
@@ -79,7 +80,10 @@ class Buffer:
         was_open = self.ongoing.pop(txn, None) is not None
         if was_open and not commit and not self._ended.get(txn, False):
             self.aborted[txn] = position
-        elif txn not in self.aborted:
+        elif txn in self.aborted:
+            # Its marker is read again after a snapshot, which may not have the position.
+            self.aborted[txn] = max(self.aborted[txn], position)
+        else:
             self.remember_end(txn, commit)
         self.limit = next(iter(self.ongoing.values()), None)
 
@@ -117,6 +121,12 @@ class Buffer:
         for txn in gone:
             del self.aborted[txn]
             self.remember_end(txn, False)
+        self._trimmed += len(gone)
+
+    @property
+    def aborted_since_opening(self) -> int:
+        """The number of transactions that have been in `aborted`, including those of a snapshot."""
+        return self._trimmed + len(self.aborted)
 
     def snapshot(self, max_read: Position) -> Snapshot:
         """Return the present state. max_read: the last entry before `limit`, or of the log."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import io
+from collections.abc import Iterable
 from typing import Any
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.broker.transactions.buffer import Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.entry import Position
@@ -16,9 +18,23 @@ from pyxbroker.entry import Position
 _METADATA = "org.apache.pulsar.broker.transaction.buffer.metadata"
 
 
-def _longs(name: str, *fields: str) -> dict[str, Any]:
-    """Return an Avro record type of 64-bit numbers."""
-    return _record(name, **dict.fromkeys(fields, "long"))
+class Segment(NamedTuple):
+    """The reference to a segment in an index."""
+
+    sequence_id: int
+    marker: Position  # that of the last aborted transaction in the segment
+    position: Position  # of the message with the segment
+
+
+class Index(NamedTuple):
+    """A snapshot whose oldest aborted transactions are in segments."""
+
+    max_read: Position
+    segments: tuple[Segment, ...] = ()
+    unsealed: tuple[TxnId, ...] = ()  # aborted transactions in no segment
+
+
+# --- Avro -----------------------------------------------------------------------------------------
 
 
 def _record(name: str, **fields: Any) -> dict[str, Any]:
@@ -26,12 +42,20 @@ def _record(name: str, **fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "namespace": _METADATA, "fields": rows}
 
 
+def _longs(name: str, *fields: str) -> dict[str, Any]:
+    """Return an Avro record type of 64-bit numbers."""
+    return _record(name, **dict.fromkeys(fields, "long"))
+
+
 def _list(items: Any) -> list[Any]:
     return ["null", {"type": "array", "items": items}]
 
 
+_TEXT = ["null", "string"]
+
+
 @functools.cache
-def schema() -> Any:
+def single_schema() -> Any:
     """Return the Avro schema of a TransactionBufferSnapshot, parsed by fastavro."""
     import fastavro
 
@@ -42,50 +66,169 @@ def schema() -> Any:
             aborts=_list(aborted),
             maxReadPositionEntryId="long",
             maxReadPositionLedgerId="long",
-            topicName=["null", "string"],
+            topicName=_TEXT,
         )
     )
 
 
-def encode(topic: str, snapshot: Snapshot) -> bytes:
-    """Return the value of the message with the snapshot of a topic."""
+@functools.cache
+def segment_schema() -> Any:
+    """Return the Avro schema of a TransactionBufferSnapshotSegment, parsed by fastavro."""
+    import fastavro
+
+    return fastavro.parse_schema(
+        _record(
+            "TransactionBufferSnapshotSegment",
+            aborts=_list(_longs("TxnIDData", "leastSigBits", "mostSigBits")),
+            persistentPositionEntryId="long",
+            persistentPositionLedgerId="long",
+            sequenceId="long",
+            topicName=_TEXT,
+        )
+    )
+
+
+@functools.cache
+def index_schema() -> Any:
+    """Return the Avro schema of TransactionBufferSnapshotIndexes, parsed by fastavro."""
+    import fastavro
+
+    index = _longs(
+        "TransactionBufferSnapshotIndex",
+        *("abortedMarkEntryID", "abortedMarkLedgerID", "segmentEntryID", "segmentLedgerID"),
+        "sequenceID",
+    )
+    snapshot = _record(
+        "TransactionBufferSnapshotIndexesMetadata",
+        aborts=_list(_longs("TxnIDData", "leastSigBits", "mostSigBits")),
+        maxReadPositionEntryId="long",
+        maxReadPositionLedgerId="long",
+    )
+    return fastavro.parse_schema(
+        _record(
+            "TransactionBufferSnapshotIndexes",
+            indexList=_list(index),
+            snapshot=["null", snapshot],
+            topicName=_TEXT,
+        )
+    )
+
+
+def _encode(schema: Any, value: dict[str, Any]) -> bytes:
     import fastavro
 
     out = io.BytesIO()
-    value = {
-        "aborts": [
-            {
-                "entryId": marker.entry_id,
-                "ledgerId": marker.ledger_id,
-                "txnIdLeastBits": txn.least,
-                "txnIdMostBits": txn.most,
-            }
-            for txn, marker in snapshot.aborted
-        ],
-        "maxReadPositionEntryId": snapshot.max_read.entry_id,
-        "maxReadPositionLedgerId": snapshot.max_read.ledger_id,
-        "topicName": topic,
-    }
-    fastavro.schemaless_writer(out, schema(), value)
+    fastavro.schemaless_writer(out, schema, value)
     return out.getvalue()
+
+
+def _decode(schema: Any, value: bytes) -> Any:
+    import fastavro
+
+    try:
+        return fastavro.schemaless_reader(io.BytesIO(value), schema, None)
+    except Exception as error:
+        # fastavro raises many kinds of errors for bytes that are not Avro.
+        raise ValueError(f"the value is not a snapshot of transactions: {error!r:.200}") from error
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def encode(topic: str, snapshot: Snapshot) -> bytes:
+    """Return the value of the message with the snapshot of a topic."""
+    aborts = [
+        {
+            "entryId": marker.entry_id,
+            "ledgerId": marker.ledger_id,
+            "txnIdLeastBits": txn.least,
+            "txnIdMostBits": txn.most,
+        }
+        for txn, marker in snapshot.aborted
+    ]
+    return _encode(single_schema(), {"aborts": aborts, "topicName": topic, **_max_read(snapshot)})
 
 
 def decode(value: bytes) -> Snapshot:
     """Return the snapshot in the value of a message. Raise ValueError if it is not one."""
-    import fastavro
+    record = _decode(single_schema(), value)
+    return Snapshot(
+        _max_read_of(record),
+        tuple(
+            (
+                TxnId(each["txnIdMostBits"], each["txnIdLeastBits"]),
+                Position(each["ledgerId"], each["entryId"]),
+            )
+            for each in record["aborts"] or ()
+        ),
+    )
 
-    try:
-        record: Any = fastavro.schemaless_reader(io.BytesIO(value), schema(), None)
-        return Snapshot(
-            Position(record["maxReadPositionLedgerId"], record["maxReadPositionEntryId"]),
-            tuple(
-                (
-                    TxnId(each["txnIdMostBits"], each["txnIdLeastBits"]),
-                    Position(each["ledgerId"], each["entryId"]),
-                )
-                for each in record["aborts"] or ()
-            ),
+
+def encode_segment(
+    topic: str, sequence_id: int, aborted: Iterable[TxnId], marker: Position
+) -> bytes:
+    """Return the value of a message with aborted transactions. marker: that of the last one."""
+    value = {
+        "aborts": _ids(aborted),
+        "persistentPositionEntryId": marker.entry_id,
+        "persistentPositionLedgerId": marker.ledger_id,
+        "sequenceId": sequence_id,
+        "topicName": topic,
+    }
+    return _encode(segment_schema(), value)
+
+
+def decode_segment(value: bytes) -> list[TxnId]:
+    """Return the aborted transactions in a segment. Raise ValueError if it is not one."""
+    return _ids_of(_decode(segment_schema(), value)["aborts"])
+
+
+def encode_index(topic: str, index: Index) -> bytes:
+    """Return the value of the message with the index of a topic."""
+    segments = [
+        {
+            "abortedMarkEntryID": each.marker.entry_id,
+            "abortedMarkLedgerID": each.marker.ledger_id,
+            "segmentEntryID": each.position.entry_id,
+            "segmentLedgerID": each.position.ledger_id,
+            "sequenceID": each.sequence_id,
+        }
+        for each in index.segments
+    ]
+    snapshot = {"aborts": _ids(index.unsealed), **_max_read(index)}
+    value = {"indexList": segments, "snapshot": snapshot, "topicName": topic}
+    return _encode(index_schema(), value)
+
+
+def decode_index(value: bytes) -> Index:
+    """Return the index in the value of a message. Raise ValueError if it is not one."""
+    record = _decode(index_schema(), value)
+    snapshot = record["snapshot"]
+    if snapshot is None:
+        raise ValueError("the index has no snapshot")
+    segments = (
+        Segment(
+            each["sequenceID"],
+            Position(each["abortedMarkLedgerID"], each["abortedMarkEntryID"]),
+            Position(each["segmentLedgerID"], each["segmentEntryID"]),
         )
-    except Exception as error:
-        # fastavro raises many kinds of errors for bytes that are not Avro.
-        raise ValueError(f"the value is not a snapshot of transactions: {error!r:.200}") from error
+        for each in record["indexList"] or ()
+    )
+    return Index(_max_read_of(snapshot), tuple(segments), tuple(_ids_of(snapshot["aborts"])))
+
+
+def _max_read(snapshot: Snapshot | Index) -> dict[str, int]:
+    ledger_id, entry_id = snapshot.max_read
+    return {"maxReadPositionEntryId": entry_id, "maxReadPositionLedgerId": ledger_id}
+
+
+def _max_read_of(record: Any) -> Position:
+    return Position(record["maxReadPositionLedgerId"], record["maxReadPositionEntryId"])
+
+
+def _ids(txns: Iterable[TxnId]) -> list[dict[str, int]]:
+    return [{"leastSigBits": each.least, "mostSigBits": each.most} for each in txns]
+
+
+def _ids_of(rows: Any) -> list[TxnId]:
+    return [TxnId(each["mostSigBits"], each["leastSigBits"]) for each in rows or ()]

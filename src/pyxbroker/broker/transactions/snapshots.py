@@ -1,25 +1,36 @@
-"""The snapshots of transaction buffers, in the system topic `__transaction_buffer_snapshot`.
+"""The snapshots of transaction buffers, in system topics of each namespace.
 
-Each namespace has one such topic, once a topic of it had a transaction. The key of a message is the
-name of a topic; its newest message counts, and a null value deletes the snapshot. The broker reads
-the system topic when it opens the first topic of the namespace, and then only what is new.
+`__transaction_buffer_snapshot` has whole snapshots. In the segmented form,
+`__transaction_buffer_snapshot_indexes` has an index for each topic, and
+`__transaction_buffer_snapshot_segments` the aborted transactions that the index refers to. A broker
+writes the form of its settings, and reads both.
+
+The key of a message is the name of a topic; its newest message counts, and a null value deletes the
+snapshot. The broker reads a system topic when it opens the first topic of the namespace, and then
+only what is new. A namespace without these topics costs nothing more than the check.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.slices import Slices
-from pyxbroker.base.topic_name import SNAPSHOTS, TopicName
+from pyxbroker.base.topic_name import SNAPSHOT_INDEXES, SNAPSHOT_SEGMENTS, SNAPSHOTS, TopicName
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.transactions import snapshot_records
-from pyxbroker.broker.transactions.buffer import Snapshot
+from pyxbroker.broker.transactions.buffer import Buffer, Snapshot
+from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.snapshot_records import Index, Segment
 from pyxbroker.entry import Position
+from pyxbroker.mledger.positions import ENTRY_ID_MAX
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic_policies import PublishElsewhere, TopicOpener
@@ -29,9 +40,33 @@ log = get_logger("pyxbroker.transactions")
 VALUES_BYTES_MAX = 64 << 20
 """Limit of the snapshots of one namespace in memory. With more, each opening of a topic reads all
 of them again."""
+INLINE_BYTES_MAX = 16 << 10  # larger snapshots are encoded and decoded in a thread
+TXN_BYTES = 16  # of an aborted transaction in a snapshot, about
+T = TypeVar("T")
 FIRST = Position(-1, -1)
 WHOLE_LOG = Snapshot(FIRST)
 """A snapshot in place of one that cannot be read: recovery reads the whole topic."""
+
+
+class Found(NamedTuple):
+    """A snapshot that was read, and where its aborted transactions are stored."""
+
+    snapshot: Snapshot
+    segments: tuple[Segment, ...] = ()
+    sealed: int = 0
+    """The number of transactions in segments, which come first."""
+
+
+class TopicSnapshots(Protocol):
+    """The snapshots of one topic. The methods raise PulsarError, ManagedLedgerError, LedgerError,
+    and MetadataError.
+    """
+
+    async def store(self, buffer: Buffer, max_read: Position) -> None:
+        """Store the state of a buffer. max_read: the last entry before its limit."""
+
+    async def delete(self) -> None:
+        """Delete the snapshot in all its forms."""
 
 
 class _SystemTopic:
@@ -58,45 +93,43 @@ class _SystemTopic:
 class Snapshots:
     """Reads and writes the snapshots of all topics of this broker."""
 
-    def __init__(self, cluster: str, opener: TopicOpener) -> None:
+    def __init__(self, cluster: str, opener: TopicOpener, segment_bytes: int | None = None) -> None:
+        """segment_bytes: the size of a segment; None: snapshots are written as a whole."""
         self._cluster = cluster
         self._opener = opener
+        self.segment_bytes = segment_bytes
         self._topics: dict[TopicName, _SystemTopic] = {}
-        self._can_encode = False  # the Avro library is imported
+        self._has_library = False  # the Avro library is imported
         self.publish_elsewhere: PublishElsewhere | None = None
         """A function that publishes to a system topic which another broker serves; None if this
         broker serves all topics. Raises ServiceNotReady."""
 
-    async def find(self, name: TopicName) -> Snapshot | None:
-        """Return the snapshot of a topic; None if it never had a transaction.
+    async def find(self, name: TopicName) -> tuple[TopicSnapshots, Snapshot] | None:
+        """Return the snapshots of a topic and the last one; None if it never had a transaction.
 
         Raises PulsarError, LedgerError, MetadataError if that cannot be read now.
         """
-        topic = _system_topic(name)
-        if not await self._opener.exists_when_opened(topic):
-            self._topics.pop(topic, None)
-            return None
-        values = self._topics.setdefault(topic, _SystemTopic(topic))
-        value = await self._newest(values, str(name))
-        if value is None:
-            return None
-        await self._import()
-        try:
-            return snapshot_records.decode(value)
-        except ValueError as error:
-            log.error("a snapshot cannot be read; the whole topic is read", topic=name, error=error)
-            return WHOLE_LOG
+        forms = [self._find_segmented, self._find_single]
+        for find in forms if self.segment_bytes is not None else reversed(forms):
+            try:
+                found = await find(name)
+            except ValueError as error:
+                log.error("a snapshot cannot be read; all is read", topic=name, error=error)
+                found = Found(WHOLE_LOG)
+            if found is not None:
+                return self._of(name, found), found.snapshot
+        return None
 
-    async def write(self, name: TopicName, snapshot: Snapshot) -> None:
-        """Store the snapshot of a topic. Raises PulsarError, ManagedLedgerError, LedgerError,
-        MetadataError.
-        """
-        await self._import()
-        await self._publish(name, snapshot_records.encode(str(name), snapshot))
+    def of(self, name: TopicName) -> TopicSnapshots:
+        """Return the snapshots of a topic that has none yet."""
+        return self._of(name, Found(WHOLE_LOG))
 
-    async def delete(self, name: TopicName) -> None:
-        """Delete the snapshot of a topic. Raises as `write` does."""
-        await self._publish(name, None)
+    def _of(self, name: TopicName, found: Found) -> TopicSnapshots:
+        if self.segment_bytes is None:
+            return _Single(self, name, found.segments)
+        # As in Pulsar: each transaction takes about three bytes.
+        capacity = max((self.segment_bytes - 8 - len(str(name))) // 3, 1)
+        return _Segmented(self, name, capacity, found)
 
     def forget_namespace(self, namespace: str) -> None:
         """Forget a namespace that is being deleted and has no topics left."""
@@ -105,50 +138,84 @@ class Snapshots:
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def _newest(self, topic: _SystemTopic, key: str) -> bytes | None:
-        """Return the newest value of a key, after reading the messages since the last call."""
+    async def _find_single(self, name: TopicName) -> Found | None:
+        value = await self._newest(name, SNAPSHOTS)
+        if value is None:
+            return None
+        return Found(await self.convert(len(value), snapshot_records.decode, value))
+
+    async def _find_segmented(self, name: TopicName) -> Found | None:
+        """Return a snapshot whose transactions have the last marker of their segment."""
+        value = await self._newest(name, SNAPSHOT_INDEXES)
+        if value is None:
+            return None
+        index = await self.convert(len(value), snapshot_records.decode_index, value)
+        aborted: list[tuple[TxnId, Position]] = []
+        for segment in index.segments:
+            txns = await self._read_segment(name, segment)
+            aborted += ((txn, segment.marker) for txn in txns)
+        sealed = len(aborted)
+        # Markers after max_read are read again.
+        aborted += ((txn, index.max_read) for txn in index.unsealed)
+        return Found(Snapshot(index.max_read, tuple(aborted)), index.segments, sealed)
+
+    async def _read_segment(self, name: TopicName, segment: Segment) -> list[TxnId]:
+        entries = await self._entries(system_topic(name, SNAPSHOT_SEGMENTS), segment.position)
+        async for position, entry in entries or _no_entries():
+            if position == segment.position:
+                value = read_message(entry)[1]
+                return await self.convert(len(value), snapshot_records.decode_segment, value)
+            break
+        raise ValueError(f"segment {segment.sequence_id} at {segment.position} is missing")
+
+    async def _entries(
+        self, topic: TopicName, start: Position
+    ) -> AsyncIterator[tuple[Position, bytes]] | None:
+        """Return the entries of a system topic from a position on; None if it does not exist."""
+        if not await self._opener.is_served(topic):
+            return self._opener.read_unowned(topic, start)
+        try:
+            opened = await self._opener.get(topic, create=False)
+        except TopicNotFound:
+            return None
+        assert isinstance(opened, PersistentTopic)
+        return opened.read_from(start, "snapshots of transactions")
+
+    async def _newest(self, name: TopicName, local_name: str) -> bytes | None:
+        """Return the newest value of a topic in a system topic."""
+        whole = system_topic(name, local_name)
+        if not await self._opener.exists_when_opened(whole):
+            self._topics.pop(whole, None)
+            return None
+        topic = self._topics.setdefault(whole, _SystemTopic(whole))
         async with topic.reading:
-            if await self._opener.is_served(topic.name):
-                try:
-                    opened = await self._opener.get(topic.name, create=False)
-                except TopicNotFound:
-                    topic.forget()
-                    return None
-                assert isinstance(opened, PersistentTopic)
-                entries = opened.read_from(topic.position, "snapshots of transactions")
-            else:
-                entries = self._opener.read_unowned(topic.name, topic.position)
+            entries = await self._entries(topic.name, topic.position)
+            if entries is None:
+                topic.forget()
+                return None
             slices = Slices()
             async for position, entry in entries:
-                self._take(topic, position, entry)
+                _take(topic, position, entry)
                 topic.position = Position(position.ledger_id, position.entry_id + 1)
                 await slices.pause()
-            value = topic.values.get(key)
+            value = topic.values.get(str(name))
             if topic.values_bytes > VALUES_BYTES_MAX:
                 topic.forget()
-            return value
+        return value
 
-    @staticmethod
-    def _take(topic: _SystemTopic, position: Position, entry: bytes) -> None:
-        try:
-            metadata, payload = read_message(entry)
-        except ValueError as error:
-            log.error("a snapshot cannot be read", topic=topic.name, position=position, error=error)
-            return
-        if not metadata.HasField("marker_type"):
-            is_deleted = metadata.null_value or not payload
-            topic.put(metadata.partition_key, None if is_deleted else payload)
-
-    async def _import(self) -> None:
-        """Import the Avro library in a thread, since that takes tens of milliseconds."""
-        if not self._can_encode:
-            await asyncio.to_thread(snapshot_records.schema)
-            self._can_encode = True
+    async def convert(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Encode or decode a snapshot of about that many bytes: a large one in a thread, and the
+        first one, too, because importing the Avro library takes tens of milliseconds.
+        """
+        if self._has_library and size <= INLINE_BYTES_MAX:
+            return work(*arguments)
+        self._has_library = True
+        return await asyncio.to_thread(work, *arguments)
 
     # --- writing ------------------------------------------------------------------------------
 
-    async def _publish(self, name: TopicName, value: bytes | None) -> None:
-        target, key = _system_topic(name), str(name)
+    async def publish(self, target: TopicName, key: str, value: bytes | None) -> Position:
+        """Publish a message to a system topic, which is created if necessary."""
         try:
             topic = await self._opener.ensure(target)
         except NamespaceNotFound:
@@ -156,10 +223,14 @@ class Snapshots:
         except PulsarError:
             if self.publish_elsewhere is None or await self._opener.is_served(target):
                 raise
-            await self.publish_elsewhere(target, key, value, (self._cluster,))
-        else:
-            assert isinstance(topic, PersistentTopic)
-            await topic.append_message(write_message(self._metadata(key, value), value or b""))
+            return await self.publish_elsewhere(target, key, value, (self._cluster,))
+        assert isinstance(topic, PersistentTopic)
+        return await topic.append_message(write_message(self._metadata(key, value), value or b""))
+
+    async def publish_if_exists(self, target: TopicName, key: str) -> None:
+        """Delete the value of a key in a system topic, if the topic exists."""
+        if await self._opener.exists_when_opened(target):
+            await self.publish(target, key, None)
 
     def _metadata(self, key: str, value: bytes | None) -> object:
         from pyxbroker.proto import PulsarApi as pb
@@ -176,5 +247,122 @@ class Snapshots:
         return metadata
 
 
-def _system_topic(name: TopicName) -> TopicName:
-    return TopicName.get(f"persistent://{name.namespace}/{SNAPSHOTS}")
+class _Single:
+    """Snapshots of one topic, each written as a whole."""
+
+    def __init__(
+        self, snapshots: Snapshots, name: TopicName, segments: tuple[Segment, ...] = ()
+    ) -> None:
+        self._snapshots = snapshots
+        self._name = name
+        self._segments = segments  # of an index that was read
+
+    async def store(self, buffer: Buffer, max_read: Position) -> None:
+        snapshot = buffer.snapshot(max_read)
+        size = len(snapshot.aborted) * TXN_BYTES
+        encode = snapshot_records.encode
+        value = await self._snapshots.convert(size, encode, str(self._name), snapshot)
+        await self._snapshots.publish(system_topic(self._name, SNAPSHOTS), str(self._name), value)
+
+    async def delete(self) -> None:
+        await _delete(self._snapshots, self._name, self._segments)
+
+
+class _Segmented:
+    """Snapshots of one topic, written as an index with segments.
+
+    The aborted transactions of a buffer are in the order of their markers, and the oldest ones are
+    forgotten first. So those in segments, sealed ones, come before the others.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        name: TopicName,
+        capacity: int,
+        found: Found,
+    ) -> None:
+        self._snapshots = snapshots
+        self._name = name
+        self._capacity = capacity  # transactions in a segment
+        self._segments = list(found.segments)
+        self._sealed = found.sealed  # transactions in segments, since the buffer was opened
+        self._next_id = found.segments[-1].sequence_id + 1 if found.segments else 0
+
+    async def store(self, buffer: Buffer, max_read: Position) -> None:
+        count = buffer.aborted_since_opening - self._sealed
+        # No await before the state is complete, so that it is that of one moment.
+        unsealed = list(islice(reversed(buffer.aborted.items()), max(count, 0)))[::-1]
+        first_marker = next(iter(buffer.aborted.values()), None)
+        while len(unsealed) >= self._capacity:
+            await self._seal(unsealed[: self._capacity])
+            del unsealed[: self._capacity]
+        first_ledger_id = ENTRY_ID_MAX if first_marker is None else first_marker.ledger_id
+        kept = [each for each in self._segments if each.marker.ledger_id >= first_ledger_id]
+        gone = self._segments[: len(self._segments) - len(kept)]
+        index = Index(max_read, tuple(kept), tuple(txn for txn, _ in unsealed))
+        size = len(unsealed) * TXN_BYTES
+        encode = snapshot_records.encode_index
+        value = await self._snapshots.convert(size, encode, str(self._name), index)
+        target = system_topic(self._name, SNAPSHOT_INDEXES)
+        await self._snapshots.publish(target, str(self._name), value)
+        self._segments = kept
+        await _delete_segments(self._snapshots, self._name, gone)
+
+    async def _seal(self, aborted: list[tuple[TxnId, Position]]) -> None:
+        sequence_id, marker = self._next_id, aborted[-1][1]
+        txns = [txn for txn, _ in aborted]
+        size = len(txns) * TXN_BYTES
+        encode = snapshot_records.encode_segment
+        value = await self._snapshots.convert(
+            *(size, encode, str(self._name), sequence_id, txns, marker)
+        )
+        target = system_topic(self._name, SNAPSHOT_SEGMENTS)
+        position = await self._snapshots.publish(target, _key(self._name, sequence_id), value)
+        self._next_id += 1
+        self._segments.append(Segment(sequence_id, marker, position))
+        self._sealed += len(aborted)
+
+    async def delete(self) -> None:
+        await _delete(self._snapshots, self._name, self._segments)
+
+
+async def _delete(
+    snapshots: Snapshots, name: TopicName, segments: list[Segment] | tuple[Segment, ...]
+) -> None:
+    for local_name in (SNAPSHOTS, SNAPSHOT_INDEXES):
+        await snapshots.publish_if_exists(system_topic(name, local_name), str(name))
+    await _delete_segments(snapshots, name, segments)
+
+
+async def _delete_segments(
+    snapshots: Snapshots, name: TopicName, segments: list[Segment] | tuple[Segment, ...]
+) -> None:
+    for each in segments:
+        target = system_topic(name, SNAPSHOT_SEGMENTS)
+        await snapshots.publish_if_exists(target, _key(name, each.sequence_id))
+
+
+def _take(topic: _SystemTopic, position: Position, entry: bytes) -> None:
+    try:
+        metadata, payload = read_message(entry)
+    except ValueError as error:
+        log.error("a snapshot cannot be read", topic=topic.name, position=position, error=error)
+        return
+    if not metadata.HasField("marker_type"):
+        is_deleted = metadata.null_value or not payload
+        topic.put(metadata.partition_key, None if is_deleted else payload)
+
+
+async def _no_entries() -> AsyncIterator[tuple[Position, bytes]]:
+    return
+    yield
+
+
+def _key(name: TopicName, sequence_id: int) -> str:
+    return f"multiple-{sequence_id}-{name}"
+
+
+def system_topic(name: TopicName, local_name: str) -> TopicName:
+    """Return a system topic of the namespace of a topic."""
+    return TopicName.get(f"persistent://{name.namespace}/{local_name}")

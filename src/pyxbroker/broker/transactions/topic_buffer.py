@@ -27,7 +27,7 @@ from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.transactions.buffer import ABORT_MARKER, COMMIT_MARKER, Buffer, Snapshot
 from pyxbroker.broker.transactions.committed_source import CommittedSource
 from pyxbroker.broker.transactions.ids import TxnId
-from pyxbroker.broker.transactions.snapshots import Snapshots
+from pyxbroker.broker.transactions.snapshots import Snapshots, TopicSnapshots
 from pyxbroker.delivery import transactions_of
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.errors import LedgerError
@@ -63,24 +63,26 @@ class TransactionBuffers:
     """Creates the transaction buffers of the topics of this broker."""
 
     def __init__(self, config: Config, snapshots: Snapshots) -> None:
-        self.snapshots = snapshots
-        self.config = config
+        self._snapshots = snapshots
+        self._config = config
 
     async def open(self, topic: TransactionalTopic) -> TransactionBuffer | None:
         """Begin to recover the buffer of a topic that had transactions. Return None for others.
 
         Raises PulsarError, LedgerError, MetadataError if the snapshot cannot be read now.
         """
-        snapshot = await self.snapshots.find(topic.name)
-        if snapshot is None:
+        found = await self._snapshots.find(topic.name)
+        if found is None:
             return None
-        buffer = self.create(topic)
+        stored, snapshot = found
+        buffer = TransactionBuffer(topic, topic.managed_ledger, stored, self._config)
         buffer.recover(snapshot)
         return buffer
 
     def create(self, topic: TransactionalTopic) -> TransactionBuffer:
         """Return the buffer of a topic that has no transactions yet."""
-        return TransactionBuffer(topic, topic.managed_ledger, self)
+        stored = self._snapshots.of(topic.name)
+        return TransactionBuffer(topic, topic.managed_ledger, stored, self._config)
 
 
 class TransactionBuffer:
@@ -89,7 +91,11 @@ class TransactionBuffer:
     order = StepOrder.CHECK
 
     def __init__(
-        self, topic: TransactionalTopic, managed_ledger: ManagedLedger, owner: TransactionBuffers
+        self,
+        topic: TransactionalTopic,
+        managed_ledger: ManagedLedger,
+        snapshots: TopicSnapshots,
+        config: Config,
     ) -> None:
         self.state = State.NO_SNAPSHOT
         self.committed = 0  # transactions, since the topic was opened
@@ -97,8 +103,8 @@ class TransactionBuffer:
         self.snapshot_ms = 0  # when the last snapshot was stored; 0: none since then
         self._topic = topic
         self._log = managed_ledger
-        self._snapshots = owner.snapshots
-        self._config = owner.config
+        self._snapshots = snapshots
+        self._config = config
         self._buffer = Buffer()
         self._source = CommittedSource(managed_ledger, self._buffer.aborted)
         self._recovery: asyncio.Future[None] | None = None
@@ -140,7 +146,7 @@ class TransactionBuffer:
     async def _begin(self) -> None:
         """Store the first snapshot, then publish what was held."""
         try:
-            await self._snapshots.write(self._topic.name, Snapshot(self._log.last_confirmed))
+            await self._snapshots.store(self._buffer, self._log.last_confirmed)
         except Errors as error:
             log.warning("a first snapshot was not stored", topic=self._topic.name, error=error)
             if self.state is State.FIRST_SNAPSHOTTING:
@@ -324,7 +330,8 @@ class TransactionBuffer:
     async def _store(self) -> None:
         moves, self._moves = self._moves, 0
         try:
-            await self._snapshots.write(self._topic.name, self._snapshot())
+            self._buffer.trim(self._log.first_position().ledger_id)
+            await self._snapshots.store(self._buffer, self.max_read)
         except Errors as error:
             # Recovery begins at an older position until the next snapshot is stored.
             if not self._is_failing:
@@ -336,10 +343,6 @@ class TransactionBuffer:
             self.snapshot_ms = int(self._topic.wall_clock() * 1000)
         finally:
             self._is_storing = False
-
-    def _snapshot(self) -> Snapshot:
-        self._buffer.trim(self._log.first_position().ledger_id)
-        return self._buffer.snapshot(self.max_read)
 
     @property
     def max_read(self) -> Position:
@@ -382,7 +385,7 @@ class TransactionBuffer:
             return
         name = self._topic.name
         try:
-            await asyncio.wait_for(self._snapshots.delete(name), DELETION_TIMEOUT_S)
+            await asyncio.wait_for(self._snapshots.delete(), DELETION_TIMEOUT_S)
         except (*Errors, asyncio.TimeoutError) as error:
             log.warning("the snapshot of a topic was not deleted", topic=name, error=error)
 
