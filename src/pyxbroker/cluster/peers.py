@@ -30,11 +30,8 @@ from pyxbroker.client.http import HttpConnections
 from pyxbroker.client.producer import ProducerSettings
 from pyxbroker.client.settings import ClientSettings
 from pyxbroker.client.tls import TlsSettings
-<<<<<<< HEAD
-from pyxbroker.proto import PulsarApi as pb
-=======
 from pyxbroker.entry import Position
->>>>>>> 5ce4844d (Store snapshots of transaction buffers in the segmented form, too)
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
 
 log = get_logger("pyxbroker.cluster")
@@ -127,13 +124,7 @@ class ClusterPeers:
 
     async def publish(
         self, topic: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
-<<<<<<< HEAD
-    ) -> None:
-=======
     ) -> Position:
-        if self._client is None:
-            self._client = Client(self._settings)
->>>>>>> 5ce4844d (Store snapshots of transaction buffers in the segmented form, too)
         settings = ProducerSettings(send_timeout_s=ANSWER_TIMEOUT_S)
         try:
             producer = await self._shared_client().producer(str(topic), settings)
