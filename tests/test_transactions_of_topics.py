@@ -21,6 +21,8 @@ from pyxbroker.broker.transactions.snapshots import Snapshots, system_topic
 from pyxbroker.broker.transactions.topic_buffer import State, TransactionBuffer
 from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
+from test_admin_topics import P, Rest
+from test_admin_topics import run as run_rest
 
 T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 ON = {"transactionCoordinatorEnabled": True}
@@ -488,3 +490,23 @@ def test_snapshots_of_the_other_form_are_read(tmp_path: Path, is_segmented_first
     segment_bytes = SEGMENTED["transactionBufferSnapshotSegmentSize"]
     settings = {**SEGMENTED, "transactionBufferSegmentedSnapshotEnabled": is_segmented_first}
     run(tmp_path, scenario, **ON, **settings)
+
+
+def test_rest_shows_which_entries_consumers_cannot_receive(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        client = await producing(rest.broker)
+        await published(client, 0, (b"a", None), (b"b", T1), (b"c", T2))
+        await end(rest.broker, T1, commit=False)
+        shown = []
+        for number in (1, 2, 3):
+            query = f"initialPosition=earliest&messagePosition={number}"
+            answer = await rest.answer("GET", f"{P}/t/examinemessage?{query}")
+            headers = dict(answer.headers)
+            names = ("X-Pulsar-txn-aborted", "X-Pulsar-txn-uncommitted")
+            shown.append([headers.get(name) for name in names])
+        assert shown == [[None, "false"], ["true", "false"], ["false", "true"]]
+        statistics = (await rest("GET", f"{P}/t/stats"))[1]
+        counts = ("ongoingTxnCount", "abortedTxnCount", "committedTxnCount")
+        assert [statistics[name] for name in counts] == [1, 1, 0]
+
+    run_rest(tmp_path, scenario, **ON)

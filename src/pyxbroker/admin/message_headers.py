@@ -46,8 +46,13 @@ BASE64 = {
 UNPRINTABLE = {code: "?" for code in range(256) if not chr(code).isprintable()}
 
 
-def headers_of(entry: EntryView) -> list[tuple[str, str]]:
-    """Return the metadata of an entry as headers with printable values."""
+def headers_of(
+    entry: EntryView, is_uncommitted: bool = False, is_aborted: bool = False
+) -> list[tuple[str, str]]:
+    """Return the metadata of an entry as headers with printable values.
+
+    is_uncommitted: consumers cannot receive the entry yet. is_aborted: its transaction was aborted.
+    """
     metadata = entry.metadata
     rows: list[tuple[str, Any]] = [
         ("Message-ID", f"{entry.position.ledger_id}:{entry.position.entry_id}"),
@@ -88,7 +93,9 @@ def headers_of(entry: EntryView) -> list[tuple[str, str]]:
         )
         if count > REPEATED_MAX
     ]
-    rows.append(("txn-uncommitted", False))
+    if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+        rows.append(("txn-aborted", is_aborted))
+    rows.append(("txn-uncommitted", is_uncommitted))
     return [(PREFIX + name, _shown(value)) for name, value in rows]
 
 

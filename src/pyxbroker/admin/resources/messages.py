@@ -20,6 +20,7 @@ from pyxbroker.base.errors import SubscriptionNotFound
 from pyxbroker.broker.subscriptions import message_search as looking
 from pyxbroker.broker.topics.entry_view import Position, read_view
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import JSON, Response
@@ -100,7 +101,10 @@ async def _answer(
             payload = await found.plain()
     except ValueError as error:
         raise HttpError(422, f"The entry {position} cannot be shown: {error}.") from None
-    return Response(payload, JSON, headers=headers_of(found))
+    metadata = found.metadata
+    txn = TxnId.of_wire(metadata.txnid_most_bits, metadata.txnid_least_bits)
+    headers = headers_of(found, position > topic.last_readable, topic.is_aborted(txn))
+    return Response(payload, JSON, headers=headers)
 
 
 # --- ids --------------------------------------------------------------------------------------
