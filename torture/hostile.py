@@ -694,7 +694,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the suite; the exit status."""
     options = parsed(arguments)
     workspace = Path(tempfile.mkdtemp(prefix="hostile-"))
-    broker = Broker(options.broker, workspace / "broker")
+    settings = {"transactionCoordinatorEnabled": "true"}
+    broker = Broker(options.broker, workspace / "broker", settings=settings)
     with burners() if options.burners else contextlib.nullcontext():
         try:
             broker.start(START_S_MAX)

@@ -33,6 +33,7 @@ class Scene:
         self.topic = f"{TOPIC}-{name}"
         self.raw = RawConnection(port, timeout_s=60)
         self.ledger_id = 0
+        self.transaction = 0
 
     def with_messages(self, count: int = MESSAGES) -> None:
         """Opens a producer and a consumer; the consumer gets all messages, and keeps them."""
@@ -47,6 +48,17 @@ class Scene:
         self.raw.flow(count)
         for _ in range(count):
             self.raw.expect(wire.MESSAGE)
+
+    def with_transaction(self) -> None:
+        """Begins a transaction at the first coordinator."""
+        self.raw.write(wire.command(wire.NEW_TXN, {1: 1, 2: 1 << 40}))
+        self.transaction = self.raw.expect(wire.NEW_TXN + 1).number(2)
+
+    def with_transaction_of_many(self) -> None:
+        """Begins one with as many topics as one command can name."""
+        self.with_transaction()
+        self.raw.write(_with_partitions(self.transaction, 2))
+        self.raw.expect(wire.ADD_PARTITION_TO_TXN + 1)
 
 
 def nothing(scene: Scene) -> None:
@@ -181,6 +193,23 @@ def _simple(kind: int, *, of: int = 1) -> Callable[[Scene, int], bytes]:
     return make
 
 
+def _with_partitions(transaction: int, n: int) -> bytes:
+    names = (
+        wire.encode({4: f"persistent://public/default/{n}-{each}"}) for each in range(FIELDS_MAX)
+    )
+    body = wire.encode({1: n, 2: transaction, 3: 0}) + b"".join(names)
+    return framed(wire.ADD_PARTITION_TO_TXN, body)
+
+
+def _with_subscriptions(transaction: int, n: int) -> bytes:
+    names = (
+        wire.encode({4: wire.encode({1: f"persistent://public/default/{n}", 2: f"{each}"})})
+        for each in range(FIELDS_MAX // 3)
+    )
+    body = wire.encode({1: n, 2: transaction, 3: 0}) + b"".join(names)
+    return framed(wire.ADD_SUBSCRIPTION_TO_TXN, body)
+
+
 COMMANDS = {
     "CONNECT": Input("a second one, 60 KiB", _connect, ends=True),
     "SEND": Input("4.8 MB, 20,000 properties", _send, Scene.with_messages),
@@ -241,6 +270,40 @@ COMMANDS = {
         "an Avro record of 3,900 fields", _schema_of_many_fields, Scene.with_messages
     ),
     "WATCH_TOPIC_LIST_CLOSE": Input("of none", _simple(wire.WATCH_TOPIC_LIST_CLOSE)),
+    "TC_CLIENT_CONNECT_REQUEST": Input(
+        "the only one", lambda scene, n: wire.command(wire.TC_CLIENT_CONNECT_REQUEST, {1: n, 2: 0})
+    ),
+    "NEW_TXN": Input(
+        "one each, for years", lambda scene, n: wire.command(wire.NEW_TXN, {1: n, 2: 1 << 40})
+    ),
+    "ADD_PARTITION_TO_TXN": Input(
+        "9,900 others",
+        lambda scene, n: _with_partitions(scene.transaction, n),
+        Scene.with_transaction,
+    ),
+    "ADD_SUBSCRIPTION_TO_TXN": Input(
+        "3,300 others",
+        lambda scene, n: _with_subscriptions(scene.transaction, n),
+        Scene.with_transaction,
+    ),
+    "END_TXN": Input(
+        "of 9,900 topics that do not exist",
+        lambda scene, n: wire.command(wire.END_TXN, {1: n, 2: scene.transaction, 3: 0, 4: 0}),
+        Scene.with_transaction_of_many,
+    ),
+    "END_TXN_ON_PARTITION": Input(
+        "of a topic that does not exist, with a name of 2 KiB",
+        lambda scene, n: wire.command(
+            wire.END_TXN_ON_PARTITION, {1: n, 2: n, 3: 0, 4: LONG, 5: 0, 6: 0}
+        ),
+    ),
+    "END_TXN_ON_SUBSCRIPTION": Input(
+        "of a topic that does not exist, with a name of 2 KiB",
+        lambda scene, n: wire.command(
+            wire.END_TXN_ON_SUBSCRIPTION,
+            {1: n, 2: n, 3: 0, 4: wire.encode({1: LONG, 2: "s"}), 5: 0, 6: 0},
+        ),
+    ),
 }
 
 

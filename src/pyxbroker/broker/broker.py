@@ -98,6 +98,12 @@ IMPORTED_LATE = (
     "pyxbroker.broker.commands.handlers",
 )
 """Imports of `topics` and `handlers` in order of dependency; each takes one loop iteration."""
+IMPORTED_WITH_TRANSACTIONS = (
+    "pyxbroker.broker.transactions.participants",
+    "pyxbroker.broker.transactions.coordinator",
+    "pyxbroker.broker.transactions.coordinators",
+)
+"""Further imports if transactions are enabled, also one per loop iteration."""
 IMPORTS_AFTER_S = 0.02  # clients that wait at a port during the start are served first
 METADATA_REFUSAL_S = 30.0  # how long the health check reports a refusal by the metadata store
 
@@ -469,7 +475,8 @@ class Broker:
     async def import_late(self) -> None:
         """Import what the first client needs, unless a client was faster."""
         await asyncio.sleep(IMPORTS_AFTER_S)
-        for name in IMPORTED_LATE:
+        further = IMPORTED_WITH_TRANSACTIONS if self.config.transactionCoordinatorEnabled else ()
+        for name in (*IMPORTED_LATE, *further):
             importlib.import_module(name)
             await asyncio.sleep(0)
 

@@ -79,7 +79,7 @@ class Transactions:
         owner = role_of(principal)
         if owner is not None and not owner.strip():
             raise UnknownError("Owner can't be blank")
-        return await (await self._found(coordinator)).new(timeout_ms, owner)
+        return await (await self.found(coordinator)).new(timeout_ms, owner)
 
     async def add_partitions(self, txn: TxnId, names: Iterable[str], principal: Principal) -> None:
         """Add partitions to a transaction. Raises PulsarError."""
@@ -110,7 +110,7 @@ class Transactions:
 
     async def _owned(self, txn: TxnId, principal: Principal) -> RunningCoordinator:
         """Return the coordinator of a transaction that the client may use. Raises PulsarError."""
-        running = await self._found(txn.most)
+        running = await self.found(txn.most)
         found = running.find(txn.least)
         # An ended transaction is not in memory, and nothing can be done with it.
         if found is not None and found.owner is not None and found.owner != role_of(principal):
@@ -130,7 +130,7 @@ class Transactions:
         """The open coordinators."""
         return list(self._running.values())
 
-    async def _found(self, coordinator: int) -> RunningCoordinator:
+    async def found(self, coordinator: int) -> RunningCoordinator:
         """Return a coordinator, which is opened if this broker owns its bundle.
 
         Raises TransactionCoordinatorNotFound, and PulsarError.
