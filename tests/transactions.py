@@ -27,6 +27,9 @@ class Buffer:
         self.errors: list[Exception] = []
         self.blocked: asyncio.Event | None = None
 
+    def stop(self) -> None:
+        """Close it with its topic."""
+
     async def end(self, txn: TxnId, is_commit: bool, low_water_mark: int) -> None:
         if self.blocked is not None:
             await self.blocked.wait()
@@ -40,8 +43,8 @@ async def with_buffer(broker: Broker, name: str) -> tuple[str, Buffer]:
     topic = await broker.topics.loader.get(TopicName.get(name), create=True)
     assert isinstance(topic, PersistentTopic)
     buffer = Buffer()
-    stand_in: Any = topic
-    stand_in.transaction_buffer = buffer
+    stand_in: Any = buffer
+    topic.transactions = stand_in
     return str(topic.name), buffer
 
 

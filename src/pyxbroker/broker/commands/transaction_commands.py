@@ -15,7 +15,6 @@ from pyxbroker.base.errors import (
     NotAllowed,
     PulsarError,
     TransactionNotFound,
-    UnknownError,
 )
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
@@ -78,7 +77,9 @@ class TransactionCommands:
     # --- from clients -----------------------------------------------------------------------------
 
     async def _handle_connect(self, connection: Connection, message: Any) -> None:
-        await self._transactions().connect(message.tc_id)
+        from pyxbroker.broker.transactions.ids import signed
+
+        await self._transactions().connect(signed(message.tc_id))
         connection.send_frame(replies.coordinator_connected(message.request_id))
 
     async def _handle_new(self, connection: Connection, message: Any) -> None:
@@ -86,7 +87,9 @@ class TransactionCommands:
 
         txn = await self._transactions().new(
             # In spite of its name the field has milliseconds.
-            *(message.tc_id, signed(message.txn_ttl_seconds), connection.session.principal)
+            signed(message.tc_id),
+            signed(message.txn_ttl_seconds),
+            connection.session.principal,
         )
         connection.send_frame(replies.transaction(pb.BaseCommand.NEW_TXN, message, txn.wire()))
 
@@ -173,9 +176,7 @@ def _txn_of(message: Any) -> TxnId:
 
 
 def _is_commit(message: Any) -> bool:
-    """Raise UnknownError for an action that is neither COMMIT nor ABORT."""
-    if not message.HasField("txn_action"):
-        raise UnknownError("The command does not say whether to commit or to abort.")
+    """Return True for COMMIT, and as Pulsar does for a command without an action."""
     return bool(message.txn_action == pb.COMMIT)
 
 

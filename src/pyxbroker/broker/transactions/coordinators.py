@@ -71,8 +71,13 @@ class Transactions:
     # --- commands -------------------------------------------------------------------------------
 
     async def connect(self, coordinator: int) -> None:
-        """Open a coordinator. Raises ServiceNotReady if another broker runs it, and PulsarError."""
-        await self._open(coordinator)
+        """Open a coordinator. Raises ServiceNotReady if this broker cannot run it, and
+        PulsarError.
+        """
+        try:
+            await self._open(coordinator)
+        except TransactionCoordinatorNotFound as error:
+            raise ServiceNotReady(str(error)) from error
 
     async def new(self, coordinator: int, timeout_ms: int, principal: Principal) -> TxnId:
         """Begin a transaction. Raises PulsarError."""

@@ -71,7 +71,7 @@ async def end_on_topic(broker: Host, name: TopicName, end: End) -> None:
         topic = await broker.topics.loader.get(name, create=False)
     except (TopicNotFound, NamespaceNotFound):
         return
-    buffer = getattr(topic, "transaction_buffer", None)
+    buffer = topic.transaction_buffer
     if buffer is None:
         raise NotAllowed(NO_BUFFER)
     await buffer.end(*end)
@@ -83,7 +83,7 @@ async def end_on_subscription(broker: Host, name: TopicName, subscription: str, 
         topic = await broker.topics.loader.get(name, create=False)
     except (TopicNotFound, NamespaceNotFound):
         return
-    found: Any = topic.subscriptions.get(subscription)
+    found = topic.subscriptions.get(subscription)
     if found is not None:
         await found.end_transaction(*end)
 
