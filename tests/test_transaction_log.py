@@ -546,9 +546,25 @@ def test_a_coordinator_is_closed_with_its_bundle(tmp_path: Path) -> None:
         await broker.service.unload_bundle(SYSTEM_NAMESPACE, WHOLE)
         assert transactions_of(broker).running == []
         assert running.is_lost
+        assert (await coordinator(broker)).find(txn.least) is not None
         assert not (await end(client, txn)).HasField("error")
 
     run(tmp_path, scenario)
+
+
+def test_a_coordinator_is_opened_although_no_client_asks_for_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        _, buffer = await with_buffer(broker, "t")
+        _, txn = await begun(broker)
+        await transactions_of(broker).open_all()
+        assert [each.id for each in transactions_of(broker).running] == [0]  # 1 has no log
+        await reopen(broker)
+        with clock_ahead():
+            clock.set_ahead(61)
+            await transactions_of(broker).open_all()
+            await until(lambda: buffer.ended == [(txn, False, -1)])
+
+    run(tmp_path, scenario, coordinators=2)
 
 
 # --- logs of Apache Pulsar ------------------------------------------------------------------------

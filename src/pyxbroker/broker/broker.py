@@ -75,6 +75,7 @@ log = get_logger("pyxbroker.broker")
 
 RATES_INTERVAL_S = 60.0  # as in Pulsar
 AGE_CHECK_INTERVAL_S = 30.0
+COORDINATORS_INTERVAL_S = 10.0
 SWEEP_INTERVAL_S = 60.0  # after a start, clients first reconnect to their topics
 CONNECTIONS_PER_STEP = 64
 COMMANDS_END_S = 2.0  # time that a stop waits for commands in progress
@@ -471,6 +472,8 @@ class Broker:
             self._compact,
         )
         by_age("closed topics", SWEEP_INTERVAL_S, self._sweep)
+        if config.transactionCoordinatorEnabled:
+            self.repeat("transactions", COORDINATORS_INTERVAL_S, self._open_coordinators)
 
     async def import_late(self) -> None:
         """Import what the first client needs, unless a client was faster."""
@@ -760,6 +763,10 @@ class Broker:
 
     async def _check_quotas(self) -> None:
         await self.topics.upkeep.check_quotas()
+
+    async def _open_coordinators(self) -> None:
+        if self.transactions is not None:
+            await self.transactions.open_all()
 
     async def _sweep(self) -> None:
         await self.topics.sweep.run()

@@ -75,6 +75,12 @@ async def unload(request: Request) -> Response:
     """Close a topic, or all its partitions; its clients open it again."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
+    if name.is_transaction_internal:
+        transactions = request.app.broker.transactions
+        if transactions is not None:
+            # The partition of a coordinator, which is no topic.
+            await transactions.unload(lambda each: each == name)
+            return Response.empty()
     await each_topic(request, name, request.app.broker.topics.deletion.unload)
     return Response.empty()
 

@@ -23,14 +23,17 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
+from pyxbroker.broker.lookup import Redirect, Serve
 from pyxbroker.broker.topics.loading import limits_of
-from pyxbroker.broker.transactions.coordinator_log import CoordinatorLog
+from pyxbroker.broker.transactions.coordinator_log import CoordinatorLog, name_of
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.participants import Host, Participants
 from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator, not_here
 from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.auth.permissions import Permissions
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.transactions")
 
 ASSIGNMENT = TopicName.get(f"persistent://{SYSTEM_NAMESPACE}/{TRANSACTION_COORDINATORS}")
+PLACE_TIMEOUT_S = 30.0
 CLOSING_ERRORS = (LedgerError, MetadataError, ManagedLedgerError)
 
 
@@ -227,6 +231,32 @@ class Transactions:
             log.warning("a coordinator was not closed cleanly", coordinator=running.id, error=error)
 
     # --- called by the broker -------------------------------------------------------------------
+
+    async def open_all(self) -> None:
+        """Open the coordinators with a log that this broker owns, and let those without an owner
+        get one. Their transactions end and time out although no client connects to them. Called at
+        intervals.
+        """
+        for each in range(await self._broker.topics.partitions.partitions(ASSIGNMENT)):
+            path = paths.managed_ledger(name_of(each))
+            if each in self._running or not await self._broker.metadata.exists(path):
+                continue
+            try:
+                await self._open_or_place(each)
+            except PulsarError as error:
+                log.info("a coordinator is not opened yet", coordinator=each, reason=error)
+
+    async def _open_or_place(self, coordinator: int) -> None:
+        name = ASSIGNMENT.partition(coordinator)
+        decision = await self._broker.ownership.find(name, authoritative=False)
+        if isinstance(decision, Serve):
+            await self._open(coordinator)
+        elif isinstance(decision, Redirect) and not decision.is_owner:
+            peers = self._broker.peers
+            assert peers is not None  # another broker serves the partition
+            command = pb.BaseCommand(type=pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
+            command.tcClientConnectRequest.tc_id = coordinator
+            await peers.command(decision, name, command, PLACE_TIMEOUT_S)
 
     async def unload(self, is_inside: Callable[[TopicName], bool]) -> None:
         """Close the coordinators of the partitions for which a function returns True."""
