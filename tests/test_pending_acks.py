@@ -58,7 +58,11 @@ class Model:
         everything, named = messages_of(ack.entry_id), named_by(ack)
         if everything <= self.acknowledged or (ack.left and named & self.acknowledged):
             return True
-        return bool((named if ack.left else everything) & self.pending.keys())
+        if ack.left:
+            return bool(named & self.pending.keys())
+        holders = {self.pending[message] for message in everything & self.pending.keys()}
+        parts = ({m for m in everything if self.pending.get(m) == holder} for holder in holders)
+        return any(not part <= self.acknowledged for part in parts)
 
     def acknowledge_up_to(self, txn: TxnId, ack: Ack) -> bool:
         wanted = named_by(ack).union(*(messages_of(entry) for entry in range(ack.entry_id)))
@@ -67,7 +71,9 @@ class Model:
             return False
         if self.cumulative is not None:
             holder, current = self.cumulative
-            if holder != txn or not wanted > current:
+            up_to = range(max(entry for entry, _ in current) + 1)
+            is_passed = all(messages_of(entry) <= self.acknowledged for entry in up_to)
+            if not is_passed and (holder != txn or not wanted > current):
                 return False
         self.cumulative = txn, wanted
         return True
