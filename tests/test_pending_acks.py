@@ -171,6 +171,8 @@ class System:
     def free(self) -> set[Message]:
         found = set()
         for entry in range(ENTRIES):
+            if (LEDGER, entry) > self.pending.highest:
+                assert self.pending.left(LEDGER, entry) is None
             left = self.pending.left(LEDGER, entry)
             if left == 0 or self.cursor.is_acknowledged(LEDGER, entry):
                 continue

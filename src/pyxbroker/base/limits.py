@@ -79,6 +79,7 @@ TRANSACTION_PARTICIPANTS_MAX = 10_000
 TRANSACTION_NAMES_BYTES_MAX = 64 << 20
 """Names of the partitions and subscriptions of all open transactions of one coordinator. Each of
 them counts for 100 bytes more, which is what the broker needs for it."""
+
 PENDING_ACK_TRANSACTIONS_MAX = 100_000
 """Open transactions with acknowledgements on one subscription. Each takes about 1 KB."""
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pyxbroker.base.errors import (
     ConsumerBusy,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.broker.transactions.ids import TxnId
     from pyxbroker.broker.transactions.pending_ack_handle import PendingAckHandle, PendingAckStores
+    from pyxbroker.mledger.cursor import Cursor
 
 log = get_logger("pyxbroker.subscription")
 
@@ -579,6 +580,11 @@ class Subscription:
         answer: asyncio.Future[None] = self.topic.loop.create_future()
         answer.set_exception(NotAllowed(refusal))
         return answer
+
+    @property
+    def durable_cursor(self) -> Cursor:
+        """The cursor of a durable subscription, which is in the topic's managed ledger."""
+        return cast("Cursor", self.cursor)
 
     async def recover_pending_acks(self) -> PendingAckHandle | None:
         """Wait until the acknowledgements of open transactions are read from their log; return None

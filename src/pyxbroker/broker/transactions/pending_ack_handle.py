@@ -45,7 +45,7 @@ from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
 
 if TYPE_CHECKING:
     from pyxbroker.base.topic_name import TopicName
-    from pyxbroker.delivery import ConsumerState
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.entry import EntryBatch, Position
     from pyxbroker.mledger.cursor import Cursor
     from pyxbroker.mledger.entry_cache import EntryCache
@@ -81,13 +81,14 @@ class TransactionalSubscription(Protocol):
     """The subscription of a handle (subscriptions/subscription.py)."""
 
     name: str
-    cursor: Cursor
     pending_acks: PendingAckHandle | None
     lacks_pending_acks: bool
 
     @property
     def topic(self) -> TransactionalTopic: ...
-    def settle_pending(self, consumer: ConsumerState, run: AckRun, acks: AckSet) -> None: ...
+    @property
+    def durable_cursor(self) -> Cursor: ...
+    def settle_pending(self, consumer: Consumer, run: AckRun, acks: AckSet) -> None: ...
     def acknowledge_committed(self, run: AckRun, cumulative: bool) -> None: ...
     def release_pending(self, positions: list[tuple[int, int]]) -> None: ...
 
@@ -115,7 +116,7 @@ class PendingAckStores:
 
         Raises LedgerError, MetadataError.
         """
-        origin = subscription.cursor.managed_ledger
+        origin = subscription.durable_cursor.managed_ledger
         return await open_managed_ledger(
             name_of(subscription.topic.name, subscription.name),
             origin.store,
@@ -201,7 +202,7 @@ class PendingAckStores:
 
 async def _exists(subscription: TransactionalSubscription) -> bool:
     name = name_of(subscription.topic.name, subscription.name)
-    return await subscription.cursor.managed_ledger.store.exists(paths.managed_ledger(name))
+    return await subscription.durable_cursor.managed_ledger.store.exists(paths.managed_ledger(name))
 
 
 class PendingAckHandle:
@@ -210,6 +211,8 @@ class PendingAckHandle:
     def __init__(self, subscription: TransactionalSubscription, stores: PendingAckStores) -> None:
         self.acks = PendingAcks()
         self.state = State.NONE
+        self.committed = 0  # transactions, since the topic was opened
+        self.aborted = 0
         self.recover_start_ms = 0  # since 1970; 0: never
         self.recover_end_ms = 0
         self._subscription = subscription
@@ -284,7 +287,7 @@ class PendingAckHandle:
         """Apply the records of the log, a number of them per loop iteration."""
         self.recover_start_ms = int(time.time() * 1000)
         former, acks = self.acks, PendingAcks()
-        cursor = self._subscription.cursor
+        cursor = self._subscription.durable_cursor
         slices = Slices()
         async for record in stored.read():
             await slices.pause()
@@ -333,7 +336,7 @@ class PendingAckHandle:
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(
-        self, consumer: ConsumerState, txn: TxnId, run: AckRun, cumulative: bool
+        self, consumer: Consumer, txn: TxnId, run: AckRun, cumulative: bool
     ) -> asyncio.Future[None]:
         """Acknowledge within a transaction. The future is done when that is durable, or has the
         PulsarError.
@@ -354,7 +357,7 @@ class PendingAckHandle:
 
     def _acknowledge(
         self,
-        consumer: ConsumerState,
+        consumer: Consumer,
         txn: TxnId,
         run: AckRun,
         cumulative: bool,
@@ -394,8 +397,8 @@ class PendingAckHandle:
 
     def _acks_of(self, run: AckRun, cumulative: bool) -> list[Ack]:
         """Return the positions of an ACK, without those that name no message of the topic."""
-        managed_ledger = self._subscription.cursor.managed_ledger
-        acks = self._subscription.cursor.acks
+        managed_ledger = self._subscription.durable_cursor.managed_ledger
+        acks = self._subscription.durable_cursor.acks
         found = []
         for index in range(len(run)):
             ledger_id, entry_id, left = run.position(index)
@@ -415,7 +418,7 @@ class PendingAckHandle:
 
     def _batch_size(self, ledger_id: int, entry_id: int) -> int:
         """Return the number of messages of a batch that is in memory; some clients omit it."""
-        managed_ledger = self._subscription.cursor.managed_ledger
+        managed_ledger = self._subscription.durable_cursor.managed_ledger
         position = managed_ledger.normalize((ledger_id, entry_id))
         batch = None if position is None else managed_ledger.peek_cached(position)
         peeked = None if batch is None else peek_entry(batch, 0)
@@ -423,7 +426,7 @@ class PendingAckHandle:
 
     def _check(self, txn: TxnId, acks: list[Ack], cumulative: bool) -> None:
         """Raise TransactionConflict, or TooManyRequests."""
-        cursor = self._subscription.cursor.acks
+        cursor = self._subscription.durable_cursor.acks
         if not cumulative:
             text = self.acks.conflict(txn, acks, cursor)
         else:
@@ -460,7 +463,7 @@ class PendingAckHandle:
             )
             await self._end(late, False)
         if self._log is not None:
-            await self._log.trim(self._subscription.cursor)
+            await self._log.trim(self._subscription.durable_cursor)
 
     async def _end(self, txn: TxnId, commit: bool) -> None:
         stored = self._log
@@ -481,6 +484,8 @@ class PendingAckHandle:
                     self._release(found)
             for future in futures:
                 await future
+            self.committed += commit
+            self.aborted += not commit
         except ManagedLedgerError as error:
             raise PersistenceError(str(error)) from error
 
@@ -499,9 +504,8 @@ class PendingAckHandle:
 
     def view(self, batch: EntryBatch, acks: AckSet) -> AckSet:
         """Return the acknowledgements of the entries of a batch, pending ones included."""
-        pending = self.acks
-        if pending.is_empty:
-            return acks
+        if (batch.ledger_id, batch.entry_id(0)) > self.acks.highest:
+            return acks  # new entries, as most of those that are read
         view = AckSet(batch.ledger_id, batch.entry_id(0) - 1)
         for index in range(batch.count):
             self._copy(batch.ledger_id, batch.entry_id(index), acks, view)
@@ -513,7 +517,7 @@ class PendingAckHandle:
         for index in range(len(run)):
             ledger_id, entry_id, _ = run.position(index)
             if entry_id >= 0:
-                self._copy(ledger_id, entry_id, self._subscription.cursor.acks, view)
+                self._copy(ledger_id, entry_id, self._subscription.durable_cursor.acks, view)
         return view
 
     def _copy(self, ledger_id: int, entry_id: int, acks: AckSet, view: AckSet) -> None:
@@ -552,7 +556,7 @@ class PendingAckHandle:
         """Return the state of an entry or of a message of a batch (PositionInPendingAckStats)."""
         if self.state is not State.READY:
             return "PendingAckNotReady"
-        if (ledger_id, entry_id) <= self._subscription.cursor.acks.mark_delete:
+        if (ledger_id, entry_id) <= self._subscription.durable_cursor.acks.mark_delete:
             return "MarkDelete"
         ack = self.acks.individual(ledger_id, entry_id)
         if ack is None:

@@ -93,6 +93,7 @@ class PendingAcks:
     def __init__(self) -> None:
         self.cumulative: tuple[TxnId, Ack] | None = None
         self.low_water_marks: dict[int, int] = {}  # by coordinator
+        self.highest = (-1, -1)  # no later position is pending
         self.part_words = 0  # size of the ack sets, in words of 64 bits
         self._held: dict[TxnId, _Held] = {}
         self._whole = PositionSet()
@@ -130,8 +131,9 @@ class PendingAcks:
                 )
         return None
 
-    def acknowledge(self, txn: TxnId, acks: Iterable[Ack]) -> None:
+    def acknowledge(self, txn: TxnId, acks: Sequence[Ack]) -> None:
         """Make positions pending. The caller has checked for conflicts."""
+        self.highest = max([self.highest, *(ack.position for ack in acks)])
         held = self._held.get(txn)
         if held is None:
             held = self._held[txn] = _Held()
@@ -160,6 +162,7 @@ class PendingAcks:
     def acknowledge_cumulatively(self, txn: TxnId, ack: Ack) -> None:
         """Make everything up to a position pending. The caller has checked for conflicts."""
         self.cumulative = txn, ack
+        self.highest = max(self.highest, ack.position)
 
     def _is_acknowledged(self, ack: Ack, cursor: Cursor) -> bool:
         """Return True if the cursor has acknowledged the entry, or one of these messages."""
