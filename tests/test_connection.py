@@ -536,7 +536,8 @@ def test_a_damaged_entry_is_refused_and_the_rest_is_taken() -> None:
         headless = section(b"", checksum=False)[:6]
         bare = wire.payload_section(b"\x10\x01", b"no name and no time")
         frames = [send(1, good), send(2, bad), send(3, headless), send(4, bare)]
-        frames += [send(5, good, txnid_least_bits=1, txnid_most_bits=0), send(6, good)]
+        other = section(b"good", txnid_least_bits=2, txnid_most_bits=0)
+        frames += [send(5, other, txnid_least_bits=1, txnid_most_bits=0), send(6, good)]
         await side.write(b"".join(frames))
         told = side.told
         assert runs_of(told[:1]) == [(1, good)]
@@ -557,10 +558,12 @@ def test_the_transactions_of_a_run_are_those_of_its_commands_and_metadata() -> N
         of_txn = section(b"txn", txnid_most_bits=2**64 - 1, txnid_least_bits=7)
         ids = {"txnid_most_bits": 2**64 - 1, "txnid_least_bits": 7}
         frames = [send(1, plain), send(2, of_txn, **ids), send(3, plain), send(4, of_txn, **ids)]
-        frames += [send(5, plain), send(6, of_txn)]
-        frames += [send(7, plain, txnid_least_bits=7)]  # half an id is none
+        other = section(b"txn", txnid_most_bits=0, txnid_least_bits=8)
+        frames += [send(5, plain), send(6, of_txn), send(7, other, **ids)]
+        frames += [send(8, plain, txnid_least_bits=7)]  # half an id is none
         await side.write(b"".join(frames))
-        assert side.told[1] == ("refused", 1, 6, "transaction")
+        refused = [each for each in side.told if each[0] == "refused"]
+        assert refused == [("refused", 1, 6, "transaction"), ("refused", 1, 7, "transaction")]
         [run, last] = side.producer.runs
         assert run.transactions == [(1, -1, 7), (3, -1, 7)]
         assert last.transactions is None
@@ -570,6 +573,23 @@ def test_the_transactions_of_a_run_are_those_of_its_commands_and_metadata() -> N
         rest = run.without({1, 3})
         assert rest is not None
         assert rest.transactions is None
+
+    served(scenario)
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_the_metadata_gets_the_transaction_that_only_the_command_has(checksum: bool) -> None:
+    async def scenario(side: Served) -> None:
+        ids = {"txnid_most_bits": 2**64 - 1, "txnid_least_bits": 300}
+        frames = [send(1, section(b"a")), send(2, section(b"b", checksum=checksum), **ids)]
+        await side.write(b"".join(frames))
+        [run] = side.producer.runs
+        assert run.transactions == [(1, -1, 300)]
+        [(_, _, entries)] = side.told
+        assert entries[0][2] == section(b"a")
+        _, _, stored, crc = entries[1]
+        assert stored == section(b"b", **ids)
+        assert crc == wire.crc32c(stored)
 
     served(scenario)
 

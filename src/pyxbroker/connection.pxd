@@ -179,8 +179,8 @@ cdef class Connection:
     cdef int _on_redeliver(self, const uint8_t *message, uint32_t size) except -1
     cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1
     cdef int _malformed(self, str what) except -1
-    cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,
-                      uint32_t crc) except -1
+    cdef int _collect(self, ProducerState producer, SendCommand *send, const uint8_t *data,
+                      uint32_t size, uint32_t crc, bytes owner=*) except -1
     cdef int _publish_runs(self) except -1
     cdef int _pause_for_sends(self) except -1
     cdef int _set_paused(self, int flag, bint on) except -1

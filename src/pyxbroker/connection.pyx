@@ -41,9 +41,11 @@ from pyxbroker.frames cimport (
     frame_next,
     payload_check,
 )
-from pyxbroker.integers cimport load_be32
+from pyxbroker.integers cimport load_be32, put_varint
 from pyxbroker.tls cimport TLS_AGAIN, TLS_FAILED, TlsStream
 from pyxbroker.turn_watch cimport turn_now_ns
+
+from pyxbroker._native import crc32c
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -310,6 +312,21 @@ cdef class ProducerState:
             connection._set_paused(PAUSED_SENDS, False)
 
 
+# Return a payload section whose metadata names the transaction of a SEND. Go clients name it in the
+# command alone, and readers of the log see only the metadata.
+cdef bytes _with_transaction(Frame *frame, Payload *payload, SendCommand *send):
+    cdef uint8_t fields[24]
+    cdef uint8_t *at = put_varint(fields, 22 << 3)
+    cdef bytes body
+    cdef const uint8_t *rest = payload.metadata + payload.metadata_size
+    at = put_varint(put_varint(at, send.txnid_least_bits), 23 << 3)
+    at = put_varint(at, send.txnid_most_bits)
+    body = ((payload.metadata_size + <uint32_t>(at - fields)).to_bytes(4, "big")
+            + payload.metadata[:payload.metadata_size] + fields[:at - fields]
+            + rest[:frame.payload + frame.payload_size - rest])
+    return b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
+
+
 cdef class Connection:
     """A client's socket. Its callbacks run on the event loop and never block."""
 
@@ -573,6 +590,7 @@ cdef class Connection:
         cdef MetadataPeek peek
         cdef ProducerState producer
         cdef int code
+        cdef bytes section
         cdef str refused = "transaction"
         if decode_send(message, size, &send) != 0:
             return self._malformed("a SEND command could not be decoded")
@@ -597,7 +615,12 @@ cdef class Connection:
             elif send.has_txn == peek.has_txn and (
                     not send.has_txn or (peek.txnid_most_bits == send.txnid_most_bits
                                          and peek.txnid_least_bits == send.txnid_least_bits)):
-                return self._collect(producer, &send, frame, payload.crc)
+                return self._collect(producer, &send, frame.payload, frame.payload_size,
+                                     payload.crc)
+            elif send.has_txn and not peek.has_txn:
+                section = _with_transaction(frame, &payload, &send)
+                return self._collect(producer, &send, section, <uint32_t>len(section),
+                                     crc32c(section), section)
         else:
             refused = "checksum" if code == PAYLOAD_CHECKSUM else "metadata"
         # Publish earlier SENDs first, so that the error is not sent before their answers.
@@ -606,13 +629,15 @@ cdef class Connection:
             self, producer, send.sequence_id, send.highest_sequence_id, refused)
         return 0
 
-    cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,
-                      uint32_t crc) except -1:
+    cdef int _collect(self, ProducerState producer, SendCommand *send, const uint8_t *data,
+                      uint32_t size, uint32_t crc, bytes owner=None) except -1:
         if producer.run is None:
             producer.run = EntryRun(producer)
             self.run_producers.append(producer)
-        producer.run.append(send.sequence_id, send.highest_sequence_id, frame.payload,
-                            frame.payload_size, crc, send.num_messages)
+        producer.run.append(send.sequence_id, send.highest_sequence_id, data, size, crc,
+                            send.num_messages)
+        if owner is not None:
+            producer.run.keep(owner)
         if send.is_chunk or send.marker:
             producer.run.items[producer.run.count - 1].kind = (
                 ITEM_UNCOUNTED if send.marker else ITEM_CHUNK)

@@ -57,8 +57,11 @@ cdef class EntryRun:
     cdef AddFrames frames           # None, or the owner of the data
     # [(index, most bits, least bits)] of the SENDs of transactions; None: no such SENDs
     cdef readonly list transactions
+    cdef list rebuilt               # bytes objects that own the data of some entries; or None
     cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,
                     uint32_t length, uint32_t crc, int32_t num_messages) except -1
+    # Keep the owner of the last entry's data as long as the run needs it.
+    cdef int keep(self, bytes owner) except -1
     # Note that the last entry belongs to a transaction.
     cdef int note_transaction(self, uint64_t most, uint64_t least) except -1
 

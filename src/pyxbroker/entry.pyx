@@ -129,6 +129,12 @@ cdef class EntryRun:
         self.messages += num_messages if num_messages > 0 else 1
         return 0
 
+    cdef int keep(self, bytes owner) except -1:
+        if self.rebuilt is None:
+            self.rebuilt = []
+        self.rebuilt.append(owner)
+        return 0
+
     cdef int note_transaction(self, uint64_t most, uint64_t least) except -1:
         if self.transactions is None:
             self.transactions = []
@@ -161,6 +167,7 @@ cdef class EntryRun:
         cdef RunItem *item
         cdef uint32_t i
         rest.started_ns = self.started_ns
+        rest.rebuilt = self.rebuilt
         for i in range(self.count):
             if i not in indexes:
                 item = &self.items[i]
@@ -228,6 +235,7 @@ cdef class EntryRun:
         free(self.copied)
         self.copied = NULL
         self.data_owner = None
+        self.rebuilt = None
         self.frames = None
         for i in range(self.count):
             self.items[i].data = NULL

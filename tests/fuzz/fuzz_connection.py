@@ -209,8 +209,14 @@ def send_told(message: bytes, section: bytes) -> tuple[Any, ...]:
     peeked = plain.peek_metadata(metadata)
     if peeked is None:
         return ("refused", send["sequence_id"], "metadata")
-    ids = (send["txnid_most_bits"], send["txnid_least_bits"])
-    if peeked["transaction"] != (ids if send["has_txn"] else None):
+    ids = (send["txnid_most_bits"], send["txnid_least_bits"]) if send["has_txn"] else None
+    if ids is not None and peeked["transaction"] is None:
+        most, least = ids
+        fields = pb.MessageMetadata(txnid_most_bits=most, txnid_least_bits=least)
+        at = (6 if section.startswith(b"\x0e\x01") else 0) + 4 + len(metadata)
+        metadata += fields.SerializePartialToString()
+        section = wire.payload_section(metadata, section[at:])
+    elif peeked["transaction"] != ids:
         return ("refused", send["sequence_id"], "transaction")
     return ("send", send["sequence_id"], send["highest_sequence_id"], section)
 
