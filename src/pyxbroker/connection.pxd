@@ -61,6 +61,7 @@ cdef enum:
 
     # Portion of a command with many message ids that is handled per slot.
     ACK_PART_BYTES = 131072         # up to 20,000 ids
+    TXN_ACK_PART_BYTES = 4096       # of a transaction: each id costs some 10 us
     REDELIVER_PART_IDS = 1000       # the Java client sends at most this many in one command
 
 cdef class Connections:

@@ -699,10 +699,11 @@ cdef class Connection:
         cdef int got, count
         cdef bint is_last = True
         cdef uint32_t at = self.part_at
-        cdef uint32_t end = at + ACK_PART_BYTES
+        cdef uint32_t end
         self.part_at = 0
         if at == 0 and decode_ack(message, size, ack) != 0:
             return self._malformed("an ACK command could not be decoded")
+        end = at + (TXN_ACK_PART_BYTES if ack.has_txn else ACK_PART_BYTES)
         run = AckRun()
         while True:
             got = decode_next_id(message, size, ACK_IDS, &at, &id)

@@ -478,10 +478,14 @@ cdef class AckRun:
     def add(self, int64_t ledger_id, int64_t entry_id, ack_set=(), int32_t batch_size=0):
         """Add a position; ack_set has a set bit for each unacknowledged message of a batch."""
         cdef AckItem item
-        words = array("q", ack_set)
-        cdef const int64_t[::1] view = words
+        cdef const int64_t[::1] view
         item.ledger_id = ledger_id
         item.entry_id = entry_id
         item.batch_index = -1
         item.batch_size = batch_size
-        self.append(&item, &view[0] if words else NULL, <uint32_t>len(words))
+        if not ack_set:
+            self.append(&item, NULL, 0)
+            return
+        words = array("q", ack_set)
+        view = words
+        self.append(&item, &view[0], <uint32_t>len(words))

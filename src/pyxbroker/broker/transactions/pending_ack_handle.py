@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.transactions")
 
-ACKS_PER_STEP = 1024  # acknowledgements of one transaction that end in one step
+ACKS_PER_STEP = 256  # acknowledgements of one transaction that end in one step
 RECOVERIES_MAX = 16  # logs that are replayed in parallel in the background
 STORAGE_ERRORS = (LedgerError, MetadataError, ManagedLedgerError)
 
