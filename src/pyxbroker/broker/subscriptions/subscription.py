@@ -529,9 +529,10 @@ class Subscription:
                 self.dispatcher.on_acknowledged(consumer, run)
             self._note_compacted(run, cumulative, mark)
             return None
-        refusal = self._refusal_of_cumulative(run)
-        if refusal is not None:
-            return refusal
+        if self.kind in INDIVIDUAL:
+            return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
+        if len(run) != 1:
+            return "A cumulative acknowledgement names exactly one message id."
         ledger_id, entry_id, _ = run.position(0)
         if entry_id >= -1:
             # -1 acknowledges all earlier ledgers. Clients name it for a part of a ledger's first
@@ -541,13 +542,6 @@ class Subscription:
                 self.last_advanced_s = self.last_acked_s
             consumer.count_acked_entries(acked)
             self._note_compacted(run, cumulative, mark)
-        return None
-
-    def _refusal_of_cumulative(self, run: AckRun) -> str | None:
-        if self.kind in INDIVIDUAL:
-            return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
-        if len(run) != 1:
-            return "A cumulative acknowledgement names exactly one message id."
         return None
 
     def _note_compacted(self, run: AckRun, cumulative: bool, before: Position | None) -> None:
@@ -571,14 +565,14 @@ class Subscription:
         from pyxbroker.broker.transactions.ids import TxnId
 
         stores = self._pending_ack_stores
-        refusal = self._refusal_of_cumulative(run) if cumulative else None
+        answer: asyncio.Future[None] = self.topic.loop.create_future()
         if stores is None:
-            refusal = NO_TRANSACTIONS
-        elif refusal is None:
+            answer.set_exception(NotAllowed(NO_TRANSACTIONS))
+        elif cumulative and self.kind in INDIVIDUAL:
+            answer.set_result(None)  # as in Pulsar, the acknowledgement has no effect
+        else:
             handle = self.pending_acks or stores.begin(self)
             return handle.acknowledge(consumer, TxnId.of_wire(*txn), run, cumulative)
-        answer: asyncio.Future[None] = self.topic.loop.create_future()
-        answer.set_exception(NotAllowed(refusal))
         return answer
 
     @property

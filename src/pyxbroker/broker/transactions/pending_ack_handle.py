@@ -211,6 +211,8 @@ class PendingAckHandle:
     def __init__(self, subscription: TransactionalSubscription, stores: PendingAckStores) -> None:
         self.acks = PendingAcks()
         self.state = State.NONE
+        # Dispatch has left out entries because of the pending cumulative acknowledgement.
+        self._has_hidden = False
         self.committed = 0  # transactions, since the topic was opened
         self.aborted = 0
         self.recover_start_ms = 0  # since 1970; 0: never
@@ -366,6 +368,8 @@ class PendingAckHandle:
         assert self._log is not None
         try:
             acks = self._acks_of(run, cumulative)
+            if cumulative and len(run) != 1:
+                acks = []  # as in Pulsar, the acknowledgement has no effect
             self._check(txn, acks, cumulative)
             if not acks:
                 answer.set_result(None)
@@ -480,8 +484,12 @@ class PendingAckHandle:
             async for found, cumulative in _taken(self.acks, txn):
                 if commit:
                     self._commit(found, cumulative)
-                else:
+                elif not cumulative or self._has_hidden:
+                    # The client has what it has acknowledged cumulatively, and asks for it. A
+                    # redelivery that it has not asked for would mix with what it has not read yet.
+                    # But a consumer that came since does not have it.
                     self._release(found)
+                self._has_hidden = self._has_hidden and not cumulative
             for future in futures:
                 await future
             self.committed += commit
@@ -506,6 +514,7 @@ class PendingAckHandle:
         """Return the acknowledgements of the entries of a batch, pending ones included."""
         if (batch.ledger_id, batch.entry_id(0)) > self.acks.highest:
             return acks  # new entries, as most of those that are read
+        self._has_hidden = self.acks.cumulative is not None
         view = AckSet(batch.ledger_id, batch.entry_id(0) - 1)
         for index in range(batch.count):
             self._copy(batch.ledger_id, batch.entry_id(index), acks, view)
@@ -549,8 +558,9 @@ class PendingAckHandle:
         held = self.acks.cumulative
         if held is None or held[0] != txn:
             return None
-        left = held[1].left
-        return f"{held[1]}:{(left & -left).bit_length() - 2}" if left else str(held[1])
+        ledger_id, entry_id, left, _ = held[1]
+        index = f":{(left & -left).bit_length() - 2}" if left else ""
+        return f"{ledger_id}:{entry_id}{index}"
 
     def position_state(self, ledger_id: int, entry_id: int, batch_index: int | None) -> str:
         """Return the state of an entry or of a message of a batch (PositionInPendingAckStats)."""

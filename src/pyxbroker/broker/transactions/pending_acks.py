@@ -47,7 +47,10 @@ class Ack(NamedTuple):
         return words_of(self.left)
 
     def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.entry_id}"
+        """Return the position as Pulsar's errors have it (AckSetPositionImpl)."""
+        words = len(self.words)
+        ack_set = f"with long[] size of {words}" if words else "is null"
+        return f"{self.ledger_id}:{self.entry_id} (ackSet {ack_set})"
 
 
 class Cursor(Protocol):
