@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
+from pyxbroker.broker.transactions import snapshot_records
 from pyxbroker.broker.transactions.buffer import ENDED_MAX, Buffer, Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.snapshot_records import Index, Segment
 from pyxbroker.entry import Position
 
 SEEDS = 400
@@ -245,3 +247,36 @@ def test_a_bounded_number_of_ended_transactions_is_remembered() -> None:
         buffer.on_end(TxnId(0, least), True, Position(0, 2 * least + 1))
     remembered = [least for least in range(2 * ENDED_MAX) if buffer.refuses(TxnId(0, least))]
     assert remembered == list(range(ENDED_MAX, 2 * ENDED_MAX))
+
+
+# What Apache Pulsar 4.2.4 writes (Schema.AVRO of its classes).
+NAME = "persistent://public/default/t"
+NAME_HEX = "023a70657273697374656e743a2f2f7075626c69632f64656661756c742f74"
+SINGLE = bytes.fromhex("02020806040200010e" + NAME_HEX)
+SEGMENT = bytes.fromhex("02040402d804000008060a" + NAME_HEX)
+INDEX = bytes.fromhex("0202080612100a000202020e0c00010e" + NAME_HEX)
+
+
+def test_snapshots_have_the_bytes_of_apache_pulsar() -> None:
+    snapshot = Snapshot(Position(7, -1), ((TxnId(1, 2), Position(3, 4)),))
+    assert snapshot_records.encode(NAME, snapshot) == SINGLE
+    assert snapshot_records.decode(SINGLE) == snapshot
+    txns = [TxnId(1, 2), TxnId(0, 300)]
+    assert snapshot_records.encode_segment(NAME, 5, txns, Position(3, 4)) == SEGMENT
+    assert snapshot_records.decode_segment(SEGMENT) == txns
+    segments = (Segment(5, Position(3, 4), Position(8, 9)),)
+    index = Index(Position(7, -1), segments, (TxnId(6, 7),))
+    assert snapshot_records.encode_index(NAME, index) == INDEX
+    assert snapshot_records.decode_index(INDEX) == index
+
+
+@pytest.mark.parametrize("value", [b"", b"\x02", SINGLE[:-1], b"\xff" * 20])
+def test_values_that_are_no_snapshots_are_refused(value: bytes) -> None:
+    decoders = (
+        snapshot_records.decode,
+        snapshot_records.decode_segment,
+        snapshot_records.decode_index,
+    )
+    for decode in decoders:
+        with pytest.raises(ValueError, match="not a snapshot"):
+            decode(value)
