@@ -19,6 +19,8 @@ from harness.brokers import Broker, ClusterBroker
 from harness.go_client import Client as GoClient
 from harness.raw import RawConnection
 from harness.tokens import SECRET, TOKENS, data_url, token
+from harness.transaction_commands import ABORT, COMMIT, COORDINATOR_TOPIC, TransactionConnection
+from harness.transactions import wait_until
 from pulsar.schema import Integer, JsonSchema, Record
 
 from compat_tests.clusters import CLUSTER, Cluster
@@ -31,9 +33,11 @@ SESSION_S = 4.0
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": str(round(SESSION_S * 1000)),
     "forceDeleteNamespaceAllowed": "true",
+    "transactionCoordinatorEnabled": "true",
 }
 TOPICS = [f"persistent://public/default/t{number}" for number in range(16)]
 PATIENCE_S = 30.0
+SERVICE_NOT_READY = 6
 SEEN_WITHIN_S = 3.0  # a second, and some for a busy machine
 
 
@@ -557,6 +561,37 @@ def test_the_survivor_takes_the_topics_of_a_killed_broker(pair: list[ClusterBrok
     assert stored(survivor, topic) == sender.bodies
     victim.start()
     assert owner(victim, topic) == survivor.url
+
+
+def test_a_coordinator_ends_transactions_at_other_brokers_and_survives_its_own(
+    pair: list[ClusterBroker],
+) -> None:
+    victim, survivor = split_pair(pair, f"{COORDINATOR_TOPIC}-partition-0")
+    names = (f"persistent://public/default/transactions-{number}" for number in range(100))
+    topic = next(each for each in names if owner(survivor, each) == survivor.url)
+    with (
+        TransactionConnection(victim.port) as coordinator,
+        TransactionConnection(survivor.port) as publisher,
+    ):
+        assert publisher.connect_coordinator().code == SERVICE_NOT_READY
+        publisher.producer(topic)
+        committed, opened = coordinator.begin(), coordinator.begin()
+        for number, id in enumerate((committed, opened)):
+            assert coordinator.add_partitions(id, topic).code is None
+            assert publisher.send_within(id, b"%d" % number, number).type == wire.SEND_RECEIPT
+        assert coordinator.end(committed, COMMIT).code is None
+    victim.kill()
+    with TransactionConnection(survivor.port) as coordinator:
+        wait_until(lambda: coordinator.connect_coordinator().code is None)
+        assert coordinator.end(opened, ABORT).code is None
+        # The answer may have been lost with the broker.
+        assert coordinator.end(committed, COMMIT).code is None
+    with contextlib.closing(official_client(survivor.url)) as client:
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert consumer.receive(10_000).data() == b"0"
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(500)
+    victim.start()
 
 
 def test_a_restarted_broker_takes_its_topics_back_before_its_session_ends(
