@@ -258,7 +258,7 @@ class PendingAckHandle:
             if self._log is not None:
                 # Another broker may have taken over the topic and this log.
                 await self._stores.check_served(topic.name)
-                await self._log.managed_ledger.settle()
+                await self._abandon(self._log.managed_ledger)
             opened = await self._stores.open_ledger(subscription, create=True)
             assert opened is not None  # it is created if it does not exist
             opened.listener = self
@@ -284,6 +284,14 @@ class PendingAckHandle:
             raise UnknownError(
                 f"[{topic.name}][{subscription.name}] Failed to init transaction pending ack."
             ) from error
+
+    @staticmethod
+    async def _abandon(former: ManagedLedger) -> None:
+        """Finish what a managed ledger that failed, or could not be replayed, has begun."""
+        former.listener = None
+        await former.settle()
+        if not former.is_dead:
+            await former.close()
 
     async def _replay(self, stored: PendingAckLog) -> None:
         """Apply the records of the log, a number of them per loop iteration."""
