@@ -29,7 +29,6 @@ WHY_MISSING = {
     "sources": NO_FUNCTIONS,
     "sinks": NO_FUNCTIONS,
     "packages": NO_FUNCTIONS,
-    "transactions": "the broker has no transactions",
     "proxy-stats": "the proxy of Pulsar is another program",
 }
 

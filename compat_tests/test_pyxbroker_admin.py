@@ -26,9 +26,7 @@ BROKER_SETTINGS = {"brokerDeleteInactiveTopicsFrequencySeconds": "3600"}
 CPU_MAX_S = 0.15
 
 # Groups that need a part that the broker does not have.
-MISSING = re.compile(
-    r"^(packages|transactions|functions|functions-worker|sources|sinks|proxy-stats) "
-)
+MISSING = re.compile(r"^(packages|functions|functions-worker|sources|sinks|proxy-stats) ")
 # Lines that print something else, and why.
 DIFFERENCES = {
     r"^namespaces set-allowed-topic-properties-for-metrics ": "neither tool has the command",

@@ -77,7 +77,7 @@ def _paths(command: rows.Command) -> Iterator[str]:
 def _shape(path: str) -> str:
     """A path without the names of its parameters."""
     if "{domain}" not in path and "{tenant}" not in path:
-        has_domain = not path.startswith("/admin/v2/schemas")
+        has_domain = not path.startswith(("/admin/v2/schemas", "/admin/v3/transactions"))
         topic = "{domain}/{tenant}/{namespace}/{local}"
         path = path.replace("{topic}", topic if has_domain else topic.removeprefix("{domain}/"))
         if "{local}" not in path:

@@ -64,6 +64,7 @@ VALUES = {
         "partition": "0",
         "timestamp": "1",
         "moment": "0123456789abcdef",
+        **{"coordinatorId": "0", "mostSigBits": "0", "leastSigBits": "0", "timeout": "1"},
     },
 }
 

@@ -42,6 +42,7 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/openapi.json": ("openapi",),
     "/status.html": ("status",),
     "/topics": ("rest_topics",),
+    "/admin/v3/transactions": ("transactions",),
     # All endpoints below these prefixes are refused (not_built.py).
     "/admin/v2/functions": (),
     "/admin/v2/worker": (),

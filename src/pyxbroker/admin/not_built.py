@@ -64,12 +64,6 @@ OFF = (
         groups=("functions",),
     ),
     Part(
-        "transactions",
-        503,
-        "This Broker is not configured with transactionCoordinatorEnabled=true.",
-        groups=("transactions",),
-    ),
-    Part(
         "packages",
         503,
         "Package Management Service is not enabled in the broker.",

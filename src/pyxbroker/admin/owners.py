@@ -76,10 +76,9 @@ async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) 
         return
     if "topic" in request.parameters:
         if isinstance(resource, TopicName):
-            await _check_topic(request, endpoint, resource)
+            await check_topic_owner(request, resource)
         elif "domain" in request.parameters:
-            # Endpoints of parts that are switched off, such as transactions, have no domain.
-            await _check_topic(request, endpoint, topic_of(request))
+            await check_topic_owner(request, topic_of(request))
     elif "bundle" in request.parameters:
         try:
             bundle = bundles.parse(request.parameters["bundle"])
@@ -100,8 +99,9 @@ async def check_cluster(request: Request) -> None:
         raise redirection_to(request, peer)
 
 
-async def _check_topic(request: Request, endpoint: Endpoint, topic: TopicName) -> None:
-    broker = request.app.broker
+async def check_topic_owner(request: Request, topic: TopicName) -> None:
+    """Raise HttpError 307 if another broker serves a topic; PulsarError if none can be named."""
+    broker, endpoint = request.app.broker, request.endpoint
     if "partition" in request.parameters:
         topic = topic.partition(request.parameters["partition"])
     decision = await broker.ownership.find(topic, is_authoritative(request))

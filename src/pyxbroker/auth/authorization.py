@@ -56,7 +56,7 @@ class Scope(Enum):
 # The resources on which a right can be checked. A topic also stands for its namespace.
 _RESOURCES: dict[Scope, tuple[type, ...]] = {
     Scope.OPEN: (type(None),),
-    Scope.AUTHENTICATED: (type(None),),
+    Scope.AUTHENTICATED: (type(None), TopicName),
     # None: Pulsar has no name for the operation, and requires a superuser.
     Scope.BROKER: (type(None), BrokerId),
     Scope.CLUSTER: (ClusterName,),
@@ -115,6 +115,7 @@ UPDATE_FAILURE_DOMAIN = Right(Scope.CLUSTER, "UPDATE_FAILURE_DOMAIN", (SUPERUSER
 DELETE_FAILURE_DOMAIN = Right(Scope.CLUSTER, "DELETE_FAILURE_DOMAIN", (SUPERUSER,))
 BACKUP = Right(Scope.BROKER, "BACKUP", (SUPERUSER,))
 END_TRANSACTION = Right(Scope.BROKER, "END_TRANSACTION", (SUPERUSER,))  # of another role
+SCALE_COORDINATORS = Right(Scope.BROKER, "SCALE_TRANSACTION_COORDINATORS", (SUPERUSER,))
 MIGRATE_METADATA = Right(Scope.BROKER, "MIGRATE_METADATA", (SUPERUSER,))
 READ_METRIC_LABELS = Right(
     Scope.NAMESPACE_POLICY, "READ ALLOW_CUSTOM_METRIC_LABELS", (TENANT_ADMIN,)

@@ -280,6 +280,7 @@ class TransactionCoordinatorNotFound(PulsarError):
     """This broker does not run the transaction coordinator."""
 
     code = 20
+    http_status = 503
     sentence = "The transaction coordinator is not on this broker; look it up again."
 
 
@@ -287,6 +288,7 @@ class InvalidTxnStatus(PulsarError):
     """The transaction is in a state that does not allow this step."""
 
     code = 21
+    http_status = 409
     sentence = "The transaction's state does not allow this; begin a new transaction."
 
 
@@ -445,6 +447,7 @@ class TransactionConflict(PulsarError):
     """Another transaction has already acknowledged the message."""
 
     code = 23
+    http_status = 409
     sentence = "Another transaction has acknowledged the message; abort this one and try again."
 
 
@@ -452,6 +455,7 @@ class TransactionNotFound(PulsarError):
     """The coordinator has no such transaction."""
 
     code = 24
+    http_status = 404
     sentence = "There is no such transaction; it may have timed out. Begin a new one."
 
 

@@ -69,6 +69,9 @@ PARTITIONS_SUBSCRIPTIONS_MAX = 1_000_000
 PARTITIONS_PROPERTIES_BYTES_MAX = 256 << 20
 """Properties of subscriptions that one request may write, over all partitions."""
 
+COORDINATORS_MAX = 1_000
+"""Transaction coordinators of a cluster. Requests about all of them ask each of their brokers."""
+
 OPEN_TRANSACTIONS_MAX = 100_000
 """Open transactions of one coordinator, unless maxActiveTransactionsPerCoordinator is lower. Each
 takes about 2 KB, and a recovery reads all of them."""

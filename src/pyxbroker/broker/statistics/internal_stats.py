@@ -100,20 +100,63 @@ async def _fill(
     schemas: SchemaRegistry,
 ) -> Json:
     """Fill the ledgers and cursors, and add the other fields."""
-    managed_ledger = topic.managed_ledger
-    current = managed_ledger.current
     slices = Slices()
     in_metadata = LedgerMetadataStore(store) if with_metadata else None
-    ledgers: list[Json] = answer["ledgers"]
+    await _add_ledgers(answer["ledgers"], topic.managed_ledger, in_metadata, slices)
+    for subscription in topic.all_subscriptions():
+        answer["cursors"][subscription.name] = _cursor(topic, subscription)
+        await slices.pause()
+    return _of_managed_ledger(topic.managed_ledger, answer) | {
+        "schemaLedgers": await _schema_ledgers(topic, store, schemas),
+        "compactedLedger": _compacted(topic),
+    }
+
+
+async def log_stats(
+    managed_ledger: ManagedLedger, with_metadata: bool, store: MetadataStore
+) -> Json:
+    """Return Pulsar's ManagedLedgerInternalStats of a log that has no subscriptions.
+
+    with_metadata: include the metadata of each ledger. The caller releases them with forget().
+    Raises MetadataError.
+    """
+    answer: Json = {"ledgers": [], "cursors": {}}
+    slices = Slices()
+    in_metadata = LedgerMetadataStore(store) if with_metadata else None
+    try:
+        await _add_ledgers(answer["ledgers"], managed_ledger, in_metadata, slices)
+    except BaseException:
+        await forget(answer)
+        raise
+    for name, cursor in managed_ledger.cursors.items():
+        # The log was read when it was opened; only the acknowledgements are in use since then.
+        next_position = managed_ledger.next_position(cursor.acks.mark_delete)
+        answer["cursors"][name] = _cursor_fields(cursor, next_position, is_used=True, waits=False)
+    return _of_managed_ledger(managed_ledger, answer)
+
+
+def weigh_log(managed_ledger: ManagedLedger) -> int:
+    """Estimate the memory for log_stats, in bytes."""
+    ledgers, cursors = len(managed_ledger.ledgers), len(managed_ledger.cursors)
+    return LEDGER_BYTES * ledgers + (CURSOR_BYTES + RANGE_BYTES * RANGES_MAX) * cursors
+
+
+async def _add_ledgers(
+    ledgers: list[Json],
+    managed_ledger: ManagedLedger,
+    in_metadata: LedgerMetadataStore | None,
+    slices: Slices,
+) -> None:
     for ledger_id in list(managed_ledger.ledger_ids):
         # Ledgers may be trimmed meanwhile.
         if ledger_id in managed_ledger.ledgers:
             ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
             await slices.pause()
-    cursors: dict[str, Json] = answer["cursors"]
-    for subscription in topic.all_subscriptions():
-        cursors[subscription.name] = _cursor(topic, subscription)
-        await slices.pause()
+
+
+def _of_managed_ledger(managed_ledger: ManagedLedger, answer: Json) -> Json:
+    """Return the fields of ManagedLedgerInternalStats, with the ledgers and cursors of `answer`."""
+    current = managed_ledger.current
     return {
         "entriesAddedCounter": managed_ledger.entries_added,
         "numberOfEntries": managed_ledger.entries,
@@ -122,14 +165,12 @@ async def _fill(
         "currentLedgerSize": 0 if current is None else current.length,
         "lastLedgerCreatedTimestamp": iso_ms(int(managed_ledger.current_since_s * 1000)),
         "waitingCursorsCount": managed_ledger.watcher_count,
-        "pendingAddEntriesCount": pending_adds(topic),
+        "pendingAddEntriesCount": 0 if current is None else current.pending.pending,
         "lastConfirmedEntry": _text(managed_ledger.last_confirmed),
         "state": STATES[managed_ledger.state],
-        "ledgers": ledgers,
-        "cursors": cursors,
+        "ledgers": answer["ledgers"],
+        "cursors": answer["cursors"],
         "properties": dict(managed_ledger.properties),
-        "schemaLedgers": await _schema_ledgers(topic, store, schemas),
-        "compactedLedger": _compacted(topic),
     }
 
 
@@ -300,18 +341,28 @@ def is_creating_ledger(topic: PersistentTopic) -> bool:
 def entries_since(topic: PersistentTopic, subscription: Subscription) -> int:
     """Return the number of entries between the mark-delete and the read position, plus one."""
     read_position = subscription.dispatcher.read_position
+    return _entries_before(topic.managed_ledger, subscription.acks.mark_delete, read_position)
+
+
+def _entries_before(
+    managed_ledger: ManagedLedger, mark_delete: Position, read_position: Position
+) -> int:
     before = Position(read_position.ledger_id, read_position.entry_id - 1)
-    return topic.managed_ledger.entries_between(subscription.acks.mark_delete, before) + 1
+    return managed_ledger.entries_between(mark_delete, before) + 1
 
 
 def _cursor(topic: PersistentTopic, subscription: Subscription) -> Json:
     managed_ledger = topic.managed_ledger
     cursor = subscription.cursor
     assert isinstance(cursor, Cursor)
-    acks, dispatcher = cursor.acks, subscription.dispatcher
-    read_position = dispatcher.read_position
+    read_position = subscription.dispatcher.read_position
     is_used = bool(subscription.consumers)
     waits = is_used and managed_ledger.normalize(read_position) is None
+    return _cursor_fields(cursor, read_position, is_used=is_used, waits=waits)
+
+
+def _cursor_fields(cursor: Cursor, read_position: Position, *, is_used: bool, waits: bool) -> Json:
+    managed_ledger, acks = cursor.managed_ledger, cursor.acks
     has_ledger = not cursor.durable or cursor.ledger_id >= 0
     return {
         "markDeletePosition": _text(acks.mark_delete),
@@ -325,7 +376,9 @@ def _cursor(topic: PersistentTopic, subscription: Subscription) -> Json:
         "lastLedgerSwitchTimestamp": iso_ms(int(cursor.ledger_since_s * 1000)),
         "state": "Closed" if cursor.closed else "Open" if has_ledger else "NoLedger",
         "active": is_used,
-        "numberOfEntriesSinceFirstNotAckedMessage": entries_since(topic, subscription),
+        "numberOfEntriesSinceFirstNotAckedMessage": _entries_before(
+            managed_ledger, acks.mark_delete, read_position
+        ),
         "totalNonContiguousDeletedMessagesRange": acks.count_ranges() if acks.holes else 0,
         "subscriptionHavePendingRead": waits,
         "subscriptionHavePendingReplayRead": False,

@@ -2,7 +2,7 @@
 which Pulsar writes them.
 
 Rates are per second, averaged over about the last minute. Features that this broker does not have
-(transactions, offloading, entry filters, replication) appear as zero or empty. Backlog sizes assume
+(offloading, entry filters, replication) appear as zero or empty. Backlog sizes assume
 that all entries of a ledger have the same size.
 """
 

@@ -101,6 +101,27 @@ class EvictionStats(NamedTuple):
     time: int
 
 
+class TransactionStats(NamedTuple):
+    """The transactions of a topic since it was loaded."""
+
+    ongoing: int
+    aborted: int
+    committed: int
+
+
+class CoordinatorStats(NamedTuple):
+    """The transactions of a coordinator since it was opened."""
+
+    id: int
+    active: int
+    created: int
+    committed: int
+    aborted: int
+    timed_out: int
+    appended: int  # records
+    latencies: tuple[int, ...]  # ended transactions in each bucket of TRANSACTION_BOUNDS_MS
+
+
 class CompactionStats(NamedTuple):
     """The compactions of a topic since it was loaded."""
 
@@ -149,6 +170,7 @@ class TopicStats(NamedTuple):
     producer_stats: tuple[ProducerStats, ...]  # if requested
     compaction: CompactionStats | None  # None without a compaction
     evictions: EvictionStats | None  # None without an eviction
+    transactions: TransactionStats | None  # None without a transaction
 
 
 class Detail(NamedTuple):
@@ -264,7 +286,15 @@ def _topic_stats(
         producers,
         None if topic.compaction is None else _compaction(topic, topic.compaction),
         None if evictions is None else EvictionStats(evictions["size"], evictions["time"]),
+        _transactions(topic),
     )
+
+
+def _transactions(topic: Topic) -> TransactionStats | None:
+    buffer = topic.transactions
+    if buffer is None:
+        return None
+    return TransactionStats(buffer.ongoing, buffer.aborted, buffer.committed)
 
 
 def _compaction(topic: Topic, compaction: Compaction) -> CompactionStats:

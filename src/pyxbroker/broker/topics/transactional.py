@@ -6,7 +6,7 @@ broker/transactions/topic_buffer.py implements them. Brokers without transaction
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -49,10 +49,39 @@ class TransactionBuffer(Protocol):
     committed: int
     """Committed transactions since the topic was opened."""
     aborted: int
+    snapshot_ms: int
+    """Time of the last snapshot in ms since 1970; 0: none since the topic was opened."""
+    recover_start_ms: int
+    """Time at which the recovery began; 0: nothing was recovered."""
+    recover_end_ms: int
+
+    @property
+    def state_name(self) -> str:
+        """The state in TransactionBufferStats."""
 
     @property
     def ongoing(self) -> int:
         """The number of open transactions."""
+
+    @property
+    def oldest(self) -> tuple[TxnId, Position] | None:
+        """The oldest open transaction with its first message, None without one."""
+
+    def start_of(self, txn: TxnId) -> Position | None:
+        """Return the position of the first message of an open transaction, or None."""
+
+    @property
+    def aborted_count(self) -> int:
+        """The number of aborted transactions whose messages may still be stored."""
+
+    @property
+    def low_water_marks(self) -> Mapping[int, int]:
+        """For each coordinator, the id up to which all its transactions have ended."""
+
+    def segments_stats(self, with_segments: bool) -> Mapping[str, Any] | None:
+        """Return the segmentsStats of TransactionBufferStats; None: the snapshot has no
+        segments.
+        """
 
     @property
     def max_read(self) -> Position:

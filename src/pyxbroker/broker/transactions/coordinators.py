@@ -230,6 +230,15 @@ class Transactions:
         except CLOSING_ERRORS as error:
             log.warning("a coordinator was not closed cleanly", coordinator=running.id, error=error)
 
+    async def scale(self, count: int) -> None:
+        """Set the number of coordinators of the cluster; they have no other record than that.
+
+        Raises ServiceNotReady, MetadataError.
+        """
+        partitions = self._broker.topics.partitions
+        record = await partitions.read(ASSIGNMENT)
+        await partitions.mark(ASSIGNMENT, record, {"partitions": count, "deleted": False})
+
     # --- called by the broker -------------------------------------------------------------------
 
     async def open_all(self) -> None:

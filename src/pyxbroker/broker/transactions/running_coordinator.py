@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from pyxbroker.base.clock import age_s, wall_s
 from pyxbroker.base.errors import PulsarError, TransactionCoordinatorNotFound
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.broker.transactions.coordinator import (
@@ -33,6 +35,11 @@ IN_PARALLEL_MAX = 64  # participants of one transaction
 STOP_S = 2.0
 TIMER_S_MAX = 3600.0
 FORGOTTEN_DEADLINES_MIN = 1000
+LATENCY_BOUNDS_MS = (
+    *(10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000),
+    *(300_000, 1_500_000, 3_000_000, math.inf),
+)
+"""As in Pulsar's metrics."""
 
 
 class RunningCoordinator:
@@ -53,6 +60,7 @@ class RunningCoordinator:
         self.log = log
         self.is_lost = False
         self.recovery_began_s = self.recovery_ended_s = 0.0  # since 1970
+        self.latencies = Histogram(LATENCY_BOUNDS_MS)  # of ended transactions
         self._participants = participants
         self._on_lost = on_lost
         self._ends: dict[int, asyncio.Task[None]] = {}  # by number of their transactions
@@ -157,7 +165,9 @@ class RunningCoordinator:
         if found is None:
             return  # it has ended before
         await self._end_everywhere(found)
-        await self._append(self.state.finish_end(least, _now_ms()))
+        now_ms = _now_ms()
+        await self._append(self.state.finish_end(least, now_ms))
+        self.latencies.add(now_ms - found.start_ms)
         self.log.end(least)
 
     async def _end_everywhere(self, found: Transaction) -> None:

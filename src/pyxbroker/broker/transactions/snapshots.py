@@ -68,6 +68,9 @@ class TopicSnapshots(Protocol):
     async def delete(self) -> None:
         """Delete the snapshot in all its forms."""
 
+    def segments_stats(self, buffer: Buffer, with_segments: bool) -> dict[str, Any] | None:
+        """Return Pulsar's SegmentsStats, or None without segments."""
+
 
 class _SystemTopic:
     """One system topic, and the newest value of each key that was read from it."""
@@ -267,6 +270,9 @@ class _Single:
     async def delete(self) -> None:
         await _delete(self._snapshots, self._name, self._segments)
 
+    def segments_stats(self, buffer: Buffer, with_segments: bool) -> None:
+        return None
+
 
 class _Segmented:
     """Snapshots of one topic, written as an index with segments.
@@ -288,6 +294,7 @@ class _Segmented:
         self._segments = list(found.segments)
         self._sealed = found.sealed  # transactions in segments, since the buffer was opened
         self._next_id = found.segments[-1].sequence_id + 1 if found.segments else 0
+        self._sealed_ms = 0  # when the last segment was stored; 0: none since the buffer was opened
 
     async def store(self, buffer: Buffer, max_read: Position) -> None:
         count = buffer.aborted_since_opening - self._sealed
@@ -320,11 +327,29 @@ class _Segmented:
         target = system_topic(self._name, SNAPSHOT_SEGMENTS)
         position = await self._snapshots.publish(target, _key(self._name, sequence_id), value)
         self._next_id += 1
+        self._sealed_ms = int(time.time() * 1000)
         self._segments.append(Segment(sequence_id, marker, position))
         self._sealed += len(aborted)
 
     async def delete(self) -> None:
         await _delete(self._snapshots, self._name, self._segments)
+
+    def segments_stats(self, buffer: Buffer, with_segments: bool) -> dict[str, Any]:
+        stats: dict[str, Any] = {
+            "segmentsSize": len(self._segments),
+            "currentSegmentCapacity": self._capacity,
+            "unsealedAbortTxnIDSize": max(buffer.aborted_since_opening - self._sealed, 0),
+        }
+        if with_segments:
+            last = {marker: txn for txn, marker in buffer.aborted.items()}
+            stats["segmentStats"] = [
+                {
+                    "lastTxnID": str(last.get(each.marker, "")),
+                    "persistentPosition": f"{each.marker.ledger_id}:{each.marker.entry_id}",
+                }
+                for each in self._segments
+            ]
+        return stats | {"lastTookSnapshotSegmentTimestamp": self._sealed_ms}
 
 
 async def _delete(

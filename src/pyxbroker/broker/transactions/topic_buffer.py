@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,8 @@ class TransactionBuffer:
         self.committed = 0  # transactions, since the topic was opened
         self.aborted = 0
         self.snapshot_ms = 0  # when the last snapshot was stored; 0: none since then
+        self.recover_start_ms = 0  # since 1970; 0: nothing was recovered
+        self.recover_end_ms = 0
         self._topic = topic
         self._log = managed_ledger
         self._snapshots = snapshots
@@ -155,6 +157,7 @@ class TransactionBuffer:
                     self._refuse_held, "The topic cannot begin transactions now; try again."
                 )
             return
+        self.snapshot_ms = self._now_ms()
         if self.state is State.FIRST_SNAPSHOTTING:
             self._follow()
             self._become_ready()
@@ -261,6 +264,41 @@ class TransactionBuffer:
         """The number of open transactions."""
         return len(self._buffer.ongoing)
 
+    # --- what operators ask ---------------------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """The state in TransactionBufferStats."""
+        return self.state.value
+
+    @property
+    def oldest(self) -> tuple[TxnId, Position] | None:
+        """The oldest open transaction with its first message, None without one."""
+        return next(iter(self._buffer.ongoing.items()), None)
+
+    def start_of(self, txn: TxnId) -> Position | None:
+        """Return the position of the first message of an open transaction, or None."""
+        return self._buffer.ongoing.get(txn)
+
+    @property
+    def aborted_count(self) -> int:
+        """The number of aborted transactions whose messages may still be stored."""
+        return len(self._buffer.aborted)
+
+    @property
+    def low_water_marks(self) -> Mapping[int, int]:
+        """For each coordinator, the id up to which all its transactions have ended."""
+        return self._buffer.low_water_marks
+
+    def segments_stats(self, with_segments: bool) -> Mapping[str, Any] | None:
+        """Return the segmentsStats of TransactionBufferStats; None: the snapshot has no
+        segments.
+        """
+        return self._snapshots.segments_stats(self._buffer, with_segments)
+
+    def _now_ms(self) -> int:
+        return int(self._topic.wall_clock() * 1000)
+
     # --- reading ------------------------------------------------------------------------------
 
     @property
@@ -282,6 +320,7 @@ class TransactionBuffer:
     def recover(self, snapshot: Snapshot) -> None:
         """Begin to read the log after a snapshot. Consumers receive nothing meanwhile."""
         self.state = State.INITIALIZING
+        self.recover_start_ms = self._now_ms()
         self._buffer = Buffer(snapshot.aborted)
         self._source = CommittedSource(self._log, self._buffer.aborted)
         self._follow()
@@ -301,6 +340,7 @@ class TransactionBuffer:
                 reason = f"the transactions of {self._log.name} cannot be read: {error}"
                 self._log.fail(LedgerState.FAILED, ManagedLedgerError(reason))
             raise
+        self.recover_end_ms = self._now_ms()
         if self.state is State.INITIALIZING:
             self._become_ready()
 
@@ -340,7 +380,7 @@ class TransactionBuffer:
             self._note_moves(moves)
         else:
             self._is_failing = False
-            self.snapshot_ms = int(self._topic.wall_clock() * 1000)
+            self.snapshot_ms = self._now_ms()
         finally:
             self._is_storing = False
 

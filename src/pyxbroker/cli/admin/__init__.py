@@ -29,6 +29,7 @@ GROUPS = {
     "ns-isolation-policy": "Namespaces that are reserved for some brokers.",
     "resourcegroups": "Resource groups.",
     "resource-quotas": "Resource quotas of bundles.",
+    "transactions": "Transactions and their coordinators.",
 }
 # Commands next to the groups, which pulsar-admin does not have.
 COMMANDS = {"completion": "Print a script that completes names: bash, zsh or fish."}
