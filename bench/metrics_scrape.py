@@ -133,6 +133,9 @@ class Topics:
     def turns(self) -> None:
         return None
 
+    def coordinators(self) -> tuple[()]:
+        return ()
+
     async def broker_stats(self) -> BrokerStats:
         return BrokerStats("host", {}, Histogram((inf,)), {}, LedgerErrors({}, {}))
 

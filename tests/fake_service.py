@@ -109,6 +109,7 @@ class Topic:
     backlog_age_s: int = -1
     delayed_index_bytes: int = 0
     evictions: Any = None
+    transactions: Any = None
 
     def look(self, now: float) -> None:
         """Brings the rates up to date."""
@@ -159,6 +160,7 @@ class FakeService:
         self.topics: Any = None  # nothing that the tests of this service ask for
         self.clusters = Clusters(metadata, MetadataCache(metadata), lambda: cast(Tenants, None))
         self.loaded: list[Topic] = []
+        self.running: list[Any] = []  # transaction coordinators
         self.client_memory = ClientMemory()
         self.storage: Mapping[str, int] = dict(STORAGE)
         self.took: Mapping[str, Latency] = {}
@@ -214,6 +216,9 @@ class FakeService:
 
     async def broker_stats(self) -> BrokerStats:
         return self.stats
+
+    def coordinators(self) -> Sequence[Any]:
+        return self.running
 
     def turns(self) -> Turns:
         return Turns([(0.001, 5), (0.1, 2), (inf, 1)], 0.75)

@@ -17,9 +17,11 @@ from pyxbroker.base.histogram import Histogram
 from pyxbroker.broker.statistics.stats import (
     CompactionStats,
     ConsumerStats,
+    CoordinatorStats,
     EvictionStats,
     ProducerStats,
     ThrottledStats,
+    TransactionStats,
 )
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.schemas.schema_counts import NamespaceCounts
@@ -114,9 +116,12 @@ def service() -> FakeService:
     topic.producer_stats = (ProducerStats("p", 1, 0.0, 0.0, 0.0),)
     topic.compaction = CompactionStats(*(0,) * 6)
     topic.evictions = EvictionStats(1, 0)
+    topic.transactions = TransactionStats(1, 0, 0)
     topic.storage_size, subscription.backlog = 1000, 3
     topic.storage_write_rate, topic.storage_read_rate, topic.read_miss_rate = 2.0, 3.0, 1.0
     fake.loaded = [topic]
+    buckets = (0,) * len(definitions.COORDINATOR_LATENCIES)
+    fake.running = [CoordinatorStats(0, *(0,) * len(definitions.COORDINATOR), buckets)]
     fake.storage = dict(STORAGE)
     latencies = ("publish", "lookup", "load", "add", "sync", "read", "failed_read")
     fake.took = dict.fromkeys(latencies, took(5))

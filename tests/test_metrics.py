@@ -33,10 +33,12 @@ from pyxbroker.broker.statistics.stats import (
     SUBSCRIPTIONS_PER_STEP,
     CompactionStats,
     ConsumerStats,
+    CoordinatorStats,
     Detail,
     ProducerStats,
     SubscriptionStats,
     TopicStats,
+    TransactionStats,
     read_stats,
 )
 from pyxbroker.broker.topics.shards import Shards
@@ -435,6 +437,8 @@ def test_what_is_defined_is_what_a_broker_counts() -> None:
         definitions.CONSUMER: ConsumerStats,
         definitions.PRODUCER: ProducerStats,
         definitions.COMPACTION: CompactionStats,
+        definitions.TRANSACTIONS: TransactionStats,
+        definitions.COORDINATOR: CoordinatorStats,
     }
     assert len(definitions.ADDS) == len(NO_ADDS)
     for stats, kind in counted.items():

@@ -13,11 +13,17 @@ from fake_service import FakeService, Subscription, Topic
 from one_broker import Broker, run
 from pyxbroker.base.errors import NamespaceNotFound, ServiceNotReady, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.statistics.stats import EvictionStats, ThrottledStats
+from pyxbroker.broker.statistics.stats import (
+    CoordinatorStats,
+    EvictionStats,
+    ThrottledStats,
+    TransactionStats,
+)
 from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.stats import definitions
 from pyxbroker.stats.broker_series import Recent
 from test_metrics import LABELS, TOPIC, series, value
 
@@ -159,6 +165,34 @@ def test_evictions_are_told_of_topics_namespaces_and_the_broker(service: FakeSer
         assert value(numbers, name, **each) == (4 if each["quota_type"] == "size" else 2)
     assert value(numbers, whole, quota_type="size") == 4
     assert value(numbers, whole, quota_type="time") == 2
+
+
+def test_transactions_are_told_of_topics_and_namespaces(service: FakeService) -> None:
+    names = [f"pulsar_txn_tb_{each}_total" for each in ("active", "aborted", "committed")]
+    assert not {*names} & {each for each, _ in series(service)}
+    service.loaded.append(Topic(f"{TOPIC}2", "public/default"))
+    service.loaded[0].transactions = TransactionStats(ongoing=1, aborted=2, committed=3)
+    service.loaded[1].transactions = TransactionStats(ongoing=10, aborted=20, committed=30)
+    namespace = {"namespace": "public/default"}
+    numbers = series(service)
+    assert [value(numbers, each, **namespace, topic=TOPIC) for each in names] == [1, 2, 3]
+    service.config = Config(exposeTopicLevelMetricsInPrometheus=False)
+    numbers = series(service)
+    assert [value(numbers, each, **namespace) for each in names] == [11, 22, 33]
+
+
+def test_each_transaction_coordinator_has_its_series(service: FakeService) -> None:
+    assert not any("txn" in name for name, _ in series(service))
+    buckets = tuple(range(len(definitions.COORDINATOR_LATENCIES)))
+    service.running = [CoordinatorStats(each, 1, 2, 3, 4, 5, 6, buckets) for each in (0, 7)]
+    numbers = series(service)
+    for each in ("0", "7"):
+        told = [
+            value(numbers, stat.series, coordinator_id=each)
+            for stat in (*definitions.COORDINATOR, *definitions.COORDINATOR_LATENCIES)
+        ]
+        assert told == [1, 2, 3, 4, 5, 6, *buckets]
+    assert value(numbers, "pulsar_txn_execution_latency_le_overflow", coordinator_id="0") == 13
 
 
 def test_bytes_of_system_topics_are_apart_from_those_of_others(service: FakeService) -> None:

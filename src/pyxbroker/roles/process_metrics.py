@@ -13,7 +13,7 @@ from pyxbroker.stats.latencies import Latency
 
 if TYPE_CHECKING:
     from pyxbroker.broker.client_memory import ClientMemory
-    from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.statistics.stats import CoordinatorStats, TopicStats
     from pyxbroker.roles.local_storage import LocalStorage
     from pyxbroker.roles.parts import LoopWatch
     from pyxbroker.stats.bookie_client import BookieClientStats
@@ -162,6 +162,15 @@ class ProcessMetrics:
             None if broker.authentication is None else broker.authentication.counts,
             None if self._web is None else self._web.counts,
         )
+
+    def coordinators(self) -> list[CoordinatorStats]:
+        """Return the transaction coordinators that are open in this broker."""
+        transactions = self._broker.transactions
+        if transactions is None:
+            return []
+        from pyxbroker.broker.transactions.statistics import numbers_of
+
+        return [numbers_of(each) for each in transactions.running]
 
     def turns(self) -> Turns | None:
         """Return the histogram of event-loop iterations, or None if they are not measured."""

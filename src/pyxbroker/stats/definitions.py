@@ -362,6 +362,46 @@ EVICTIONS = tuple(
 )
 
 # Series of topics that were compacted since they were opened.
+# Only of topics that have had transactions.
+TRANSACTIONS = (
+    Stat(
+        "ongoing",
+        "Open transactions with messages in the topic.",
+        "pulsar_txn_tb_active_total",
+    ),
+    Stat(
+        "aborted",
+        "Transactions that were aborted in the topic since it was opened.",
+        "pulsar_txn_tb_aborted_total",
+    ),
+    Stat(
+        "committed",
+        "Transactions that were committed in the topic since it was opened.",
+        "pulsar_txn_tb_committed_total",
+    ),
+)
+TRANSACTION_BOUNDS_MS = (
+    *(10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000),
+    *(300_000, 1_500_000, 3_000_000),
+)
+COORDINATOR = (
+    Stat("active", "Transactions that have not ended.", "pulsar_txn_active_count"),
+    Stat("created", "Transactions that were begun.", "pulsar_txn_created_total"),
+    Stat("committed", "Transactions that were committed.", "pulsar_txn_committed_total"),
+    Stat("aborted", "Transactions that were aborted.", "pulsar_txn_aborted_total"),
+    Stat("timed_out", "Transactions aborted after their timeout.", "pulsar_txn_timeout_total"),
+    Stat("appended", "Records written to the log.", "pulsar_txn_append_log_total"),
+)
+"""The numbers of a transaction coordinator since it was opened."""
+COORDINATOR_LATENCIES = tuple(
+    Stat(
+        "",
+        "Transactions that ended, by the milliseconds since they were begun.",
+        f"pulsar_txn_execution_latency_le_{bound}",
+    )
+    for bound in (*TRANSACTION_BOUNDS_MS, "overflow")
+)
+"""The numbers of ended transactions in each bucket; the buckets are not cumulative."""
 COMPACTION = (
     Stat(
         "removed",

@@ -86,6 +86,21 @@ class CompactionStats(Protocol):
     """The compactions of one topic: the fields of definitions.COMPACTION."""
 
 
+class TransactionStats(Protocol):
+    """The transactions of one topic: the fields of definitions.TRANSACTIONS."""
+
+
+class CoordinatorStats(Protocol):
+    """One transaction coordinator, with the fields of definitions.COORDINATOR."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def latencies(self) -> Sequence[int]:
+        """The numbers of definitions.COORDINATOR_LATENCIES."""
+
+
 class TopicStats(Protocol):
     """One topic, with the fields of definitions.TOPIC."""
 
@@ -124,6 +139,10 @@ class TopicStats(Protocol):
     @property
     def evictions(self) -> EvictionStats | None:
         """None if there was no eviction."""
+
+    @property
+    def transactions(self) -> TransactionStats | None:
+        """None if there was no transaction."""
 
 
 class ClientState(Protocol):
@@ -189,6 +208,9 @@ class MetricsSource(Protocol):
     async def broker_stats(self) -> BrokerStats:
         """Return the broker's statistics about itself, without the fields of `Load`."""
 
+    def coordinators(self) -> Sequence[CoordinatorStats]:
+        """Return the transaction coordinators of this broker."""
+
 
 class Storage(NamedTuple):
     """State of the storage, with the fields of definitions.STORAGE."""
@@ -249,6 +271,7 @@ class Collector:
         sample.write_counted(definitions.CLOSED_CONNECTIONS, "setting", closed)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
         sample.write_turns(source.turns())
+        sample.write_coordinators(source.coordinators())
 
 
 class Sample:
@@ -266,6 +289,7 @@ class Sample:
         self._throttled = Table(definitions.THROTTLED)
         self._compactions = Table(definitions.COMPACTION)
         self._evictions = Table(definitions.EVICTIONS)
+        self._transactions = Table(definitions.TRANSACTIONS)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
         self._cursors = Table(definitions.CURSOR)
@@ -286,6 +310,7 @@ class Sample:
         self._asked = [not self._per_topic or bool(each.broker_series) for each in summed]
         self._whole: list[Number] = [0] * (1 + len(summed))  # of all namespaces
         self._evicted: dict[str, Row] = {}  # sums of evictions by namespace
+        self._transacted: dict[str, Row] = {}  # likewise of transactions
         self._bytes_of_system_topics = [0, 0]  # received, sent
         self._process = ""
         self._storage = ""
@@ -305,7 +330,11 @@ class Sample:
                 row += topic.last_adds
             not_summed.setdefault(topic.namespace, []).append(row)
             if topic.evictions is not None:
-                self._sum_evictions(topic.namespace, topic.evictions)
+                row_of = self._evictions.of
+                _add(self._evicted, topic.namespace, row_of(topic.evictions))
+            if topic.transactions is not None:
+                row_of = self._transactions.of
+                _add(self._transacted, topic.namespace, row_of(topic.transactions))
             if topic.is_system:
                 self._bytes_of_system_topics[0] += topic.bytes_in
                 self._bytes_of_system_topics[1] += topic.bytes_out
@@ -317,6 +346,9 @@ class Sample:
                     self._compactions.append(braced(prefix), row_of(topic.compaction))
                 if topic.evictions is not None:
                     self._evictions.append(braced(prefix), self._evictions.of(topic.evictions))
+                if topic.transactions is not None:
+                    row_of = self._transactions.of
+                    self._transactions.append(braced(prefix), row_of(topic.transactions))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1
@@ -386,16 +418,15 @@ class Sample:
             self._sums[namespace] = sums if before is None else list(map(add, before, sums))
         self._not_summed.clear()
 
-    def _sum_evictions(self, namespace: str, evictions: EvictionStats) -> None:
-        row = self._evictions.of(evictions)
-        before = self._evicted.get(namespace, (0,) * len(row))
-        self._evicted[namespace] = tuple(map(add, before, row))
-
     def _read_sums(self) -> Iterator[None]:
         shown = len(self._namespaces.stats)
         if not self._per_topic:
-            for namespace, row in self._evicted.items():
-                self._evictions.append(braced(self._namespace_label(namespace)), row)
+            for table, sums_of in (
+                (self._evictions, self._evicted),
+                (self._transactions, self._transacted),
+            ):
+                for namespace, row in sums_of.items():
+                    table.append(braced(self._namespace_label(namespace)), row)
         for namespace, sums in self._sums.items():
             self._namespaces.append(braced(self._namespace_label(namespace)), tuple(sums[:shown]))
             self._whole = list(map(add, self._whole, sums))
@@ -433,6 +464,7 @@ class Sample:
             self._topics: self._per_topic,
             self._compactions: self._per_topic,
             self._evictions: True,
+            self._transactions: True,
             self._producers: self._per_topic and self._per_producer,
             self._subscriptions: self._per_topic,
             self._throttled: self._per_topic,
@@ -511,6 +543,23 @@ class Sample:
                 definitions.TURNS, self._cluster, turns.buckets, turns.sum_s
             )
 
+    def write_coordinators(self, coordinators: Sequence[CoordinatorStats]) -> None:
+        """Add the transaction coordinators of this broker; without one there are no series."""
+        if not coordinators:
+            return
+        stats = (*definitions.COORDINATOR, *definitions.COORDINATOR_LATENCIES)
+        fields = [each.field for each in definitions.COORDINATOR]
+        rows = {
+            braced(f'{self._cluster},coordinator_id="{each.id}"'): (
+                *(getattr(each, field) for field in fields),
+                *each.latencies,
+            )
+            for each in coordinators
+        }
+        for index, stat in enumerate(stats):
+            column = [(label, row[index]) for label, row in rows.items()]
+            self._counted += family(stat.series, stat.help, stat.kind, column)
+
     def write_broker(self, series: BrokerSeries, stats: BrokerStats) -> None:
         """Add the broker's statistics about itself."""
         self._counted += series.text(stats, self._cluster)
@@ -570,6 +619,11 @@ class Sample:
             used = 100 * (1 - free_bytes / total_bytes) if total_bytes else 0.0
             about = f"Percent in use of the file system of {path}."
             yield self._single(Stat("", about, f"bookie_ledger_dir_{name}_usage"), used)
+
+
+def _add(sums: dict[str, Row], namespace: str, row: Row) -> None:
+    before = sums.get(namespace, (0,) * len(row))
+    sums[namespace] = tuple(map(add, before, row))
 
 
 def _of_namespace(stat: Stat) -> Stat:
