@@ -23,6 +23,7 @@ from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, section
 from pyxbroker.admin import store_check
 from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.times import iso_ms
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import seek
 from pyxbroker.broker.dispatch.redelivery import RedeliverEntries
@@ -31,6 +32,9 @@ from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
 from pyxbroker.broker.topics import loading
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.pending_ack_handle import PendingAckStores
+from pyxbroker.broker.transactions.topic_buffer import TransactionBuffer
 from pyxbroker.broker.why import delivery, opening, publishing, refusals
 from pyxbroker.broker.why.rules import Rule, first
 from pyxbroker.ledger.errors import LedgerFenced
@@ -44,12 +48,16 @@ from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import P, Rest
 from test_publish_gate import HASTY, PATIENT, fill_up
 from test_schemas import avro, sent
+from test_transactional_acks import ack
+from test_transactions_of_topics import ON, published
+from transactions import add_coordinators, add_partition, new, transactions_of
 
 LEDGERS = "public/default/persistent/t"
 OTHER = "persistent://public/default/other"
 EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
 FAILOVER = {"subType": pb.CommandSubscribe.Failover}
 KEY_SHARED = {"subType": pb.CommandSubscribe.Key_Shared}
+OF_TRANSACTION = "/admin/v3/transactions/transactionMetadata"
 TIMEOUT_S = 20.0
 NON_PERSISTENT = "non-persistent://public/default/t"
 
@@ -842,6 +850,121 @@ async def _(stage: Stage) -> AsyncIterator[None]:
     client.flow(10)
     await until(lambda: client.connection.consumers[1].permits)
     yield
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def transaction(stage: Stage) -> AsyncIterator[tuple[Client, TxnId]]:
+    """A client with a producer and the consumer of "s", and an open transaction."""
+    await add_coordinators(stage.broker, 1)
+    client = await consumer(stage)
+    await client.produce()
+    yield client, await new(client)
+    await transactions_of(stage.broker).close()
+
+
+async def reopened(stage: Stage) -> None:
+    """The topic is open again, and has no consumer."""
+    await stage.rest("PUT", P + "/t/unload")
+    await stage.topic()
+
+
+async def acknowledged(stage: Stage, client: Client, txn: TxnId) -> None:
+    """The only message is acknowledged in a transaction."""
+    await published(client, 0, (b"x", None))
+    message = (await client.messages(1))[0]
+    assert await ack(client, txn, message.position) == (None, "")
+
+
+@case("open_transaction", S, **ON)
+async def _(stage: Stage) -> AsyncIterator[None]:
+    async with transaction(stage) as (client, txn):
+        await published(client, 0, (b"x", txn))
+        yield
+
+
+@case("transactions_recovering", S, **ON)
+async def _(stage: Stage) -> AsyncIterator[None]:
+    async with transaction(stage) as (client, txn):
+        await published(client, 0, (b"x", txn))
+        held = Held(stage, TransactionBuffer, "_recover")
+        await reopened(stage)
+        await consumer(stage)
+        yield
+        held.go()
+
+
+@case("pending_in_transactions", S, **ON)
+async def _(stage: Stage) -> AsyncIterator[None]:
+    async with transaction(stage) as (client, txn):
+        await acknowledged(stage, client, txn)
+        yield
+
+
+@case("pending_acks_unreadable", S, **ON)
+async def _(stage: Stage) -> AsyncIterator[None]:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise LedgerFenced("a test")
+
+    async with transaction(stage) as (client, txn):
+        await acknowledged(stage, client, txn)
+        stage.patch.setattr(PendingAckStores, "open_ledger", fail)
+        await reopened(stage)
+        assert (await (await stage.broker.client()).subscribe()).error
+        yield
+
+
+@case("pending_acks_recovering", S, **ON)
+async def _(stage: Stage) -> AsyncIterator[None]:
+    async with transaction(stage) as (client, txn):
+        await acknowledged(stage, client, txn)
+        held = Held(stage, PendingAckStores, "open_ledger")
+        await reopened(stage)
+        await until(lambda: held.waiting)
+        yield
+        held.go()
+
+
+def test_an_open_transaction_is_named_with_its_end_until_it_is_aborted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, rest: Rest) -> None:
+        stage = Stage(broker, rest, cast(Any, None))
+        async with transaction(stage) as (client, txn):
+            await published(client, 0, (b"x", txn), (b"y", None))
+            answer = await why(rest)
+            assert answer["sentence"].endswith(
+                f"for the end of the transaction {txn}. It is open, and was begun by a client with"
+                " a timeout of 60000 ms. To abort it: pyxbroker admin transactions"
+                f" abort-transaction -m {txn.most} -l {txn.least}."
+            )
+            evidence = answer["evidence"]
+            assert (evidence["transaction"], evidence["openTransactions"]) == (str(txn), 1)
+            _, metadata = await rest("GET", f"{OF_TRANSACTION}/{txn.most}/{txn.least}")
+            assert answer["since"] == iso_ms(metadata["openTimestamp"])
+            assert (await add_partition(client, txn, TOPIC)).error == 0
+            path = f"/admin/v3/transactions/abortTransaction/{txn.most}/{txn.least}"
+            assert (await rest("POST", path))[0] == 204
+            assert [each.data for each in await client.messages(1)] == [b"y"]
+            assert (await why(rest))["reason"] == "waits_for_acknowledgements"
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_a_transaction_that_its_coordinator_does_not_know_is_named(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, rest: Rest) -> None:
+        async with transaction(Stage(broker, rest, cast(Any, None))) as (client, _):
+            await published(client, 0, (b"x", TxnId(0, 77)))
+            assert "has ended it, or has never begun it" in (await why(rest))["sentence"]
+            assert "since" not in await why(rest)
+
+    run(tmp_path, scenario, **ON)
+
+
+async def why(rest: Rest) -> Any:
+    status, answer = await rest("GET", P + "/t/subscription/s/why")
+    assert status == 200
+    return answer
 
 
 # --- consumers, other topics, other brokers -------------------------------------------------------

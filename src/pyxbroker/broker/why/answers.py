@@ -8,6 +8,7 @@ from pyxbroker.base.errors import SubscriptionNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.why import delivery, opening, publishing
+from pyxbroker.broker.why.open_transactions import OpenTransactions
 from pyxbroker.broker.why.rules import Json, Rule, S, first
 
 if TYPE_CHECKING:
@@ -93,9 +94,10 @@ def _open_topic(broker: Broker, name: TopicName) -> Topic:
 
 
 async def _deliveries(broker: Broker, topic: Topic) -> AsyncIterator[delivery.DeliveryState]:
-    slices = Slices()
+    slices, transactions = Slices(), OpenTransactions(broker)
     for subscription in topic.all_subscriptions():
-        yield await delivery.delivery_state(topic, subscription, broker.last_refusals)
+        refusals = broker.last_refusals
+        yield await delivery.delivery_state(topic, subscription, refusals, transactions)
         await slices.pause()
     if isinstance(topic, PersistentTopic):
         for name in sorted(topic.managed_ledger.unreadable):
@@ -108,7 +110,9 @@ async def _delivery(broker: Broker, topic: Topic, name: str) -> delivery.Deliver
     """Return the snapshot of a subscription. Raises SubscriptionNotFound."""
     for subscription in topic.all_subscriptions():
         if subscription.name == name:
-            return await delivery.delivery_state(topic, subscription, broker.last_refusals)
+            transactions = OpenTransactions(broker)
+            refusals = broker.last_refusals
+            return await delivery.delivery_state(topic, subscription, refusals, transactions)
     state = None
     if isinstance(topic, PersistentTopic):
         state = delivery.unreadable_state(topic, name)

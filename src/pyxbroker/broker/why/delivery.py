@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.broker.transactions.ids import TxnId
+    from pyxbroker.broker.why.open_transactions import OpenTransactions
     from pyxbroker.broker.why.refusals import LastRefusals
 
 CONSUMERS_MAX = 20  # that an answer describes
@@ -132,10 +134,27 @@ class DeliveryState:
     keys_ready: int = 0  # hashes with entries that only wait for their consumer
     blocking_consumer: str = ""
     dropped_messages: int = 0  # of a non-persistent topic
+    # Transactions
+    is_recovering_transactions: bool = False
+    recovery_ms: int = 0  # when it began
+    transaction: str = ""  # the oldest open one, if messages wait for its end
+    transaction_start: str = ""  # its first message
+    transaction_about: str = ""
+    transaction_owner: str = ""
+    transaction_ms: int = 0  # when it began
+    transaction_timeout_ms: int = 0
+    open_transactions: int = 0
+    pending_acks_state: str = ""
+    pending_acks_ms: int = 0  # when the broker began to read their log
+    pending_transactions: int = 0  # with pending acknowledgements
+    pending_transaction: str = ""  # the oldest one
 
 
 async def delivery_state(
-    topic: Topic, subscription: Subscription, refusals: LastRefusals
+    topic: Topic,
+    subscription: Subscription,
+    refusals: LastRefusals,
+    transactions: OpenTransactions,
 ) -> DeliveryState:
     """Return the snapshot of a subscription."""
     state = DeliveryState(subscription.name, str(subscription.kind), topic.name.is_persistent)
@@ -144,6 +163,8 @@ async def delivery_state(
     _add_limits(state, topic, subscription)
     _add_reads(state, topic, subscription)
     _add_keys(state, subscription)
+    if isinstance(topic, PersistentTopic):
+        await _add_transactions(state, topic, subscription, transactions)
     refusal = refusals.recent(topic.name, subscription.name)
     if refusal is not None:
         state.last_refusal, state.refused_message = refusal.as_json(), refusal.message
@@ -328,6 +349,40 @@ def _add_keys(state: DeliveryState, subscription: Subscription) -> None:
         state.blocking_consumer = next((each.name for each in blocking), "")
 
 
+# --- transactions -----------------------------------------------------------------------------
+
+
+async def _add_transactions(
+    state: DeliveryState,
+    topic: PersistentTopic,
+    subscription: Subscription,
+    transactions: OpenTransactions,
+) -> None:
+    buffer, handle = topic.transactions, subscription.pending_acks
+    waiting: TxnId | None = None
+    if buffer is not None:
+        state.is_recovering_transactions = buffer.state_name == "Initializing"
+        state.recovery_ms = buffer.recover_start_ms
+        state.open_transactions = buffer.ongoing
+        has_more = topic.managed_ledger.normalize(subscription.dispatcher.read_position) is not None
+        if buffer.oldest is not None and has_more and not state.has_next:
+            waiting, start = buffer.oldest
+            state.transaction, state.transaction_start = str(waiting), _text(start)
+    if handle is not None:
+        state.pending_acks_state = handle.state.value
+        state.pending_acks_ms = handle.recover_start_ms
+        pending = handle.acks.transactions()
+        state.pending_transactions = len(pending)
+        if pending:
+            state.pending_transaction = str(pending[0])
+            waiting = waiting or pending[0]
+    if waiting is not None:
+        found = await transactions.find(waiting)
+        state.transaction_about = found.about
+        state.transaction_owner, state.transaction_ms = found.owner, found.begun_ms
+        state.transaction_timeout_ms = found.timeout_ms
+
+
 def _oldest(consumer: Consumer, key_hash: int) -> str:
     """Return the first unacknowledged entry of a key; empty if it is not among the scanned ones."""
     parts = consumer.pending_up_to(ENTRY_ID_MAX, ENTRY_ID_MAX, PART)
@@ -348,6 +403,7 @@ COMMON = (
 UNACKED = ("unacked_messages", "unacked_messages_per_consumer_max")
 KEYS = ("waiting_entries", "look_ahead_max", "blocking_consumer", "blocked_keys")
 RATE = ("exceeded_limit", "dispatch_rate")
+TRANSACTION = ("transaction_owner", "transaction_timeout_ms")
 
 
 def _is_blocked(state: DeliveryState) -> bool:
@@ -371,6 +427,22 @@ RULES: tuple[Rule[DeliveryState], ...] = (
         "subscription_being_deleted",
         lambda s: s.is_being_deleted,
         "The subscription is being deleted, or its topic is being closed.",
+    ),
+    Rule(
+        "pending_acks_unreadable",
+        lambda s: s.pending_acks_state == "Error" and not s.consumer_count,
+        "The log of the pending acknowledgements cannot be read, so consumers are refused. The next"
+        " consumer tries again, and the broker's log has the reason.",
+        ("pending_acks_state",),
+        "pending_acks_ms",
+    ),
+    Rule(
+        "pending_acks_recovering",
+        lambda s: s.pending_acks_state == "Initializing",
+        "The broker reads the log of the pending acknowledgements. Consumers wait until it has read"
+        " them.",
+        ("pending_acks_state",),
+        "pending_acks_ms",
     ),
     Rule(
         "moved_by_compaction",
@@ -546,6 +618,22 @@ RULES: tuple[Rule[DeliveryState], ...] = (
         "The broker reads the next messages from storage.",
     ),
     Rule(
+        "transactions_recovering",
+        lambda s: s.is_recovering_transactions,
+        "The broker reads which transactions of the topic have ended, and sends nothing until that"
+        " is known.",
+        ("open_transactions",),
+        "recovery_ms",
+    ),
+    Rule(
+        "open_transaction",
+        lambda s: s.transaction,
+        "Messages from {transaction_start} on wait for the end of the transaction {transaction}."
+        " {transaction_about}",
+        ("transaction", "transaction_start", "open_transactions", *TRANSACTION),
+        "transaction_ms",
+    ),
+    Rule(
         "delayed",
         lambda s: s.delayed_entries and not s.has_next,
         "{delayed_entries} messages are delayed. The next one is due at {next_due}.",
@@ -564,6 +652,14 @@ RULES: tuple[Rule[DeliveryState], ...] = (
         "The consumer reads the compacted view, and has received all of it. The backlog counts"
         " messages that the view leaves out, and those not acknowledged.",
         ("compaction_horizon",),
+    ),
+    Rule(
+        "pending_in_transactions",
+        lambda s: s.pending_transactions and not s.has_next and not s.unacked_messages,
+        "Transactions that have not ended ({pending_transactions}) have acknowledged messages of"
+        " the backlog; the oldest is {pending_transaction}. {transaction_about}",
+        ("pending_transactions", "pending_transaction", *TRANSACTION),
+        "transaction_ms",
     ),
     Rule(
         "waits_for_acknowledgements",
