@@ -59,13 +59,15 @@ def request(
     answers: tuple[int, ...] = (),
     is_dear: bool = False,
 ) -> Request:
-    """A request. In its path are the words of `worded`, `{broker}`, which is the broker's name, and
-    `{ledger}`, the ledger of its topic, which can be in the body as well.
+    """A request. In its path are the words of `worded`, `{broker}`, which is the broker's name,
+    `{txn}`, its transaction, and `{ledger}`, the ledger of its topic, which can be in the body as
+    well.
     """
     has_ledger = b"{ledger}" in body
 
     def make(stage: Stage, n: int) -> bytes:
         found = worded(path, n).replace("{ledger}", str(stage.ledger(n)))
+        found = found.replace("{txn}", str(stage.transaction(n)))
         if "{broker}" in found:
             found = found.replace("{broker}", stage.broker_id)
         text = body.replace(b"{ledger}", b"%d" % stage.ledger(n)) if has_ledger else body
@@ -261,6 +263,58 @@ ENDPOINTS: dict[str, Request] = {
         scene=scenes.vast,
     ),
 }
+
+# --- transactions ---------------------------------------------------------------------------------
+
+TXN = "/admin/v3/transactions"
+OF_TXN = "{mostSigBits:long}/{leastSigBits:long}"
+TXN_TOPIC = "{tenant}/{namespace}/{topic}"
+ONE_TXN = f"public/default/{NAME}-txn"
+ENDPOINTS |= with_scene(
+    scenes.transactions,
+    {
+        f"GET {TXN}/coordinators": request("GET", f"{TXN}/coordinators"),
+        f"GET {TXN}/coordinatorStats": request("GET", f"{TXN}/coordinatorStats"),
+        f"GET {TXN}/coordinatorInternalStats/{{coordinatorId:int}}": request(
+            "GET", f"{TXN}/coordinatorInternalStats/0?metadata=true"
+        ),
+        f"GET {TXN}/transactionMetadata/{OF_TXN}": request(
+            "GET", f"{TXN}/transactionMetadata/0/{{txn}}", is_dear=True
+        ),
+        f"GET {TXN}/slowTransactions/{{timeout:long}}": request(
+            "GET", f"{TXN}/slowTransactions/0", is_dear=True
+        ),
+        f"GET {TXN}/transactionBufferStats/{TXN_TOPIC}": request(
+            "GET", f"{TXN}/transactionBufferStats/{ONE_TXN}?lowWaterMarks=true&segmentStats=true"
+        ),
+        f"GET {TXN}/transactionInBufferStats/{TXN_TOPIC}/{OF_TXN}": request(
+            "GET", f"{TXN}/transactionInBufferStats/{ONE_TXN}/0/{{txn}}"
+        ),
+        f"GET {TXN}/transactionBufferInternalStats/{TXN_TOPIC}": request(
+            "GET", f"{TXN}/transactionBufferInternalStats/{ONE_TXN}?metadata=true"
+        ),
+        f"GET {TXN}/pendingAckStats/{TXN_TOPIC}/{{subName}}": request(
+            "GET", f"{TXN}/pendingAckStats/{ONE_TXN}/{NAME}?lowWaterMarks=true"
+        ),
+        f"GET {TXN}/transactionInPendingAckStats/{TXN_TOPIC}/{{subName}}/{OF_TXN}": request(
+            "GET", f"{TXN}/transactionInPendingAckStats/{ONE_TXN}/{NAME}/0/{{txn}}"
+        ),
+        f"GET {TXN}/pendingAckInternalStats/{TXN_TOPIC}/{{subName}}": request(
+            "GET", f"{TXN}/pendingAckInternalStats/{ONE_TXN}/{NAME}?metadata=true"
+        ),
+        f"GET {TXN}/positionStatsInPendingAck/{TXN_TOPIC}/{{subName}}"
+        "/{ledgerId:long}/{entryId:long}": request(
+            "GET", f"{TXN}/positionStatsInPendingAck/{ONE_TXN}/{NAME}/{{ledger}}/0?batchIndex=9"
+        ),
+        # It is not more than there are.
+        f"POST {TXN}/transactionCoordinator/replicas": request(
+            "POST", f"{TXN}/transactionCoordinator/replicas", b" " * 16_000 + b"1", answers=(406,)
+        ),
+    },
+)
+ENDPOINTS[f"POST {TXN}/abortTransaction/{OF_TXN}"] = request(
+    "POST", f"{TXN}/abortTransaction/0/{{txn}}", scene=scenes.own_transactions
+)
 
 # --- the broker -----------------------------------------------------------------------------------
 

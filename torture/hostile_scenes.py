@@ -23,6 +23,7 @@ LOCAL = "ä" * 500
 NAME = "%C3%A4" * 500
 BASE = "/admin/v2/persistent/public/default"
 LONG_TOPIC = f"persistent://public/default/{LOCAL}"
+LONG_TOPIC_OF_TRANSACTIONS = f"{LONG_TOPIC}-txn"
 PROPERTIES = (
     b'{"a":'
     + b'"'
@@ -41,6 +42,8 @@ VAST = 100_000  # partitions, the most that a topic may have; they are closed
 ENTRIES = 500  # of a list of clusters, ..., half of what there may be
 OTHERS_MAX = 400  # besides, which requests make and destroy
 VERSIONS = 5  # of a schema
+TRANSACTIONS = 2_000  # open ones
+PARTICIPANTS = 9_000  # of one of them; as many topics as one command can name
 GRANTED_TOPICS = 400  # of one namespace
 ROLES_GRANTED = 200  # with names of 1,000 bytes: 512 KiB are all there may be
 TOGETHER = 500  # commands that are sent before their answers are read
@@ -105,6 +108,8 @@ class Stage:
         self._made: set[str] = set()
         # Of the topic that a request is about, by the request's number.
         self.ledger: Callable[[int], int] = lambda n: 0
+        self.transaction: Callable[[int], int] = lambda n: 0  # likewise
+        self.first_transaction = 0  # of those that stay open
         self.ledgers: dict[str, int] = {}  # of topics that many rows are about
         self._broker_id = ""
         self._open = ExitStack()
@@ -322,6 +327,58 @@ def own_topics(stage: Stage, numbers: range) -> None:
     made = stage.fill(topics, messages=each, subscriptions=names, holes=True, keys=each // 2)
     ledgers = dict(zip(numbers, made, strict=True))
     stage.ledger = lambda n: ledgers.get(n, 0)
+
+
+def transactions(stage: Stage, numbers: range) -> None:
+    """Open transactions, the first of which has a message, an acknowledgement and as many
+    topics as it can have.
+    """
+    stage.once("transactions", lambda: _make_transactions(stage))
+    ledger, first = stage.ledgers["transactions"], stage.first_transaction
+    stage.ledger, stage.transaction = lambda n: ledger, lambda n: first
+
+
+def _make_transactions(stage: Stage) -> None:
+    raw = stage.keep(RawConnection(stage.broker.port, timeout_s=60))
+    first, *_ = _begin(raw, stage.some(TRANSACTIONS))
+    _add_topics(raw, first, (f"{TOPIC}-none-{i}" for i in range(stage.some(PARTICIPANTS))))
+    stage.first_transaction = first
+    raw.producer(LONG_TOPIC_OF_TRANSACTIONS)
+    raw.subscribe(LONG_TOPIC_OF_TRANSACTIONS, LOCAL, sub_type=wire.SHARED)
+    raw.flow(2)
+    for i, ids in enumerate(({}, {22: first, 23: 0})):
+        metadata = wire.metadata("fill", i, 1, fields=ids)
+        fields = {4: first, 5: 0} if ids else {}
+        raw.write(wire.send(1, i, metadata, b"x", send_fields=fields))
+        position = wire.position(raw.wait_for(wire.SEND_RECEIPT).data(3))
+        if not ids:
+            one = wire.message_id(*position)
+            fields = {1: 1, 2: 0, 3: one, 6: first, 7: 0, 8: raw.request_id()}
+            raw.command(wire.ACK, fields)
+            raw.wait_for(wire.ACK_RESPONSE)
+            stage.ledgers["transactions"] = position[0]
+
+
+def own_transactions(stage: Stage, numbers: range) -> None:
+    """A transaction for each request, with topics that do not exist."""
+    with RawConnection(stage.broker.port, timeout_s=60) as raw:
+        made = dict(zip(numbers, _begin(raw, len(numbers)), strict=True))
+        for each in made.values():
+            _add_topics(raw, each, (f"{TOPIC}-none-{i}" for i in range(10)))
+    stage.transaction = lambda n: made.get(n, 0)
+
+
+def _begin(raw: RawConnection, count: int) -> list[int]:
+    """Transactions of the first coordinator, which do not time out."""
+    number = raw.request_id
+    wanted = (wire.command(wire.NEW_TXN, {1: number(), 2: 1 << 40}) for _ in range(count))
+    return [each.number(2) for each in _asked(raw, wanted, wire.NEW_TXN + 1)]
+
+
+def _add_topics(raw: RawConnection, transaction: int, topics: Iterable[str]) -> None:
+    fields = {1: raw.request_id(), 2: transaction, 3: 0, 4: list(topics)}
+    raw.command(wire.ADD_PARTITION_TO_TXN, fields)
+    assert 4 not in raw.wait_for(wire.ADD_PARTITION_TO_TXN + 1).fields
 
 
 def crowd(stage: Stage, numbers: range) -> None:

@@ -376,7 +376,9 @@ def test_burners_are_as_nice_as_can_be_and_end() -> None:
 
 @pytest.fixture(scope="module")
 def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
-    broker = Broker("pyxbroker", Path(tmp_path_factory.mktemp("hostile")) / "broker")
+    settings = {"transactionCoordinatorEnabled": "true"}
+    directory = Path(tmp_path_factory.mktemp("hostile"))
+    broker = Broker("pyxbroker", directory / "broker", settings=settings)
     try:
         broker.start()
         made = Attack(broker, SHARE)
