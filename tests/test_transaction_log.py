@@ -167,8 +167,12 @@ def test_names_are_checked(tmp_path: Path) -> None:
             await add_subscription(client, txn, ("a/b", "s")),
         ):
             assert answer.error == pb.InvalidTopicName
-        answer = await add_subscription(client, txn, ("t", "x" * 3000))
-        assert answer.error == pb.NotAllowedError
+        for answer in (
+            await add_subscription(client, txn, ("t", "x" * 3000)),
+            await add_partition(client, txn, *("t",) * 1001),
+            await add_subscription(client, txn, *(("t", "s"),) * 1001),
+        ):
+            assert answer.error == pb.NotAllowedError
         found = (await coordinator(broker)).find(txn.least)
         assert found is not None and found.participants == 0
 

@@ -17,6 +17,7 @@ from torture.hostile_scenes import TOPIC, definition, pairs
 MIB = 1 << 20
 FRAME_BYTES_MAX = 5 * MIB
 COMMAND_BYTES_MAX = MIB - 100  # of most
+NAMES_MAX = 1_000  # of topics that one command adds to a transaction
 FIELDS_MAX = 9_900  # of a command, with those of its request
 HANDSHAKE_BYTES_MAX = 100 << 10
 LONG = "persistent://public/default/" + "ä" * 512  # 1,024 bytes, in a name that needs escapes
@@ -55,10 +56,11 @@ class Scene:
         self.transaction = self.raw.expect(wire.NEW_TXN + 1).number(2)
 
     def with_transaction_of_many(self) -> None:
-        """Begins one with as many topics as one command can name."""
+        """Begins one with as many topics as it can have."""
         self.with_transaction()
-        self.raw.write(_with_partitions(self.transaction, 2))
-        self.raw.expect(wire.ADD_PARTITION_TO_TXN + 1)
+        for n in range(10):
+            self.raw.write(_with_partitions(self.transaction, n))
+            self.raw.expect(wire.ADD_PARTITION_TO_TXN + 1)
 
 
 def nothing(scene: Scene) -> None:
@@ -195,7 +197,7 @@ def _simple(kind: int, *, of: int = 1) -> Callable[[Scene, int], bytes]:
 
 def _with_partitions(transaction: int, n: int) -> bytes:
     names = (
-        wire.encode({4: f"persistent://public/default/{n}-{each}"}) for each in range(FIELDS_MAX)
+        wire.encode({4: f"persistent://public/default/{n}-{each}"}) for each in range(NAMES_MAX)
     )
     body = wire.encode({1: n, 2: transaction, 3: 0}) + b"".join(names)
     return framed(wire.ADD_PARTITION_TO_TXN, body)
@@ -204,7 +206,7 @@ def _with_partitions(transaction: int, n: int) -> bytes:
 def _with_subscriptions(transaction: int, n: int) -> bytes:
     names = (
         wire.encode({4: wire.encode({1: f"persistent://public/default/{n}", 2: f"{each}"})})
-        for each in range(FIELDS_MAX // 3)
+        for each in range(NAMES_MAX)
     )
     body = wire.encode({1: n, 2: transaction, 3: 0}) + b"".join(names)
     return framed(wire.ADD_SUBSCRIPTION_TO_TXN, body)
@@ -277,17 +279,17 @@ COMMANDS = {
         "one each, for years", lambda scene, n: wire.command(wire.NEW_TXN, {1: n, 2: 1 << 40})
     ),
     "ADD_PARTITION_TO_TXN": Input(
-        "9,900 others",
+        "1,000 others",
         lambda scene, n: _with_partitions(scene.transaction, n),
         Scene.with_transaction,
     ),
     "ADD_SUBSCRIPTION_TO_TXN": Input(
-        "3,300 others",
+        "1,000 others",
         lambda scene, n: _with_subscriptions(scene.transaction, n),
         Scene.with_transaction,
     ),
     "END_TXN": Input(
-        "of 9,900 topics that do not exist",
+        "of 10,000 topics that do not exist",
         lambda scene, n: wire.command(wire.END_TXN, {1: n, 2: scene.transaction, 3: 0, 4: 0}),
         Scene.with_transaction_of_many,
     ),

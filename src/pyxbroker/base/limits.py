@@ -79,6 +79,9 @@ takes about 2 KB, and a recovery reads all of them."""
 TRANSACTION_PARTICIPANTS_MAX = 10_000
 """Partitions and subscriptions of one transaction, which its end has to reach."""
 
+TRANSACTION_NAMES_MAX = 1_000
+"""Partitions or subscriptions that one command adds to a transaction. Clients add one at a time."""
+
 TRANSACTION_NAMES_BYTES_MAX = 64 << 20
 """Names of the partitions and subscriptions of all open transactions of one coordinator. Each of
 them counts for 100 bytes more, which is what the broker needs for it."""

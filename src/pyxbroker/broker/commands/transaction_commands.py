@@ -6,6 +6,7 @@ answer's own fields. While transactions are switched off, ERROR answers a client
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from pyxbroker.base.errors import (
     PulsarError,
     TransactionNotFound,
 )
+from pyxbroker.base.limits import TRANSACTION_NAMES_MAX
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.command import Command, answer_error
@@ -95,14 +98,17 @@ class TransactionCommands:
 
     async def _handle_add_partitions(self, connection: Connection, message: Any) -> None:
         transactions, txn = self._transactions(), _txn_of(message)
-        names = [str(TopicName.get(each)) for each in message.partitions]
+        _check_count(message.partitions)
+        names = [str(TopicName.get(each)) async for each in in_slices(message.partitions)]
         await transactions.add_partitions(txn, names, connection.session.principal)
         _answer(connection, pb.BaseCommand.ADD_PARTITION_TO_TXN, message)
 
     async def _handle_add_subscriptions(self, connection: Connection, message: Any) -> None:
         transactions, txn = self._transactions(), _txn_of(message)
+        _check_count(message.subscription)
         pairs = [
-            (str(TopicName.get(each.topic)), each.subscription) for each in message.subscription
+            (str(TopicName.get(each.topic)), each.subscription)
+            async for each in in_slices(message.subscription)
         ]
         await transactions.add_subscriptions(txn, pairs, connection.session.principal)
         _answer(connection, pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN, message)
@@ -167,6 +173,15 @@ def _refused(kind: int, message: Any, reported: PulsarError) -> bytes:
     else:
         ids = message.txnid_most_bits, message.txnid_least_bits
     return replies.transaction(kind, message, ids, (code, text))
+
+
+def _check_count(names: Sequence[Any]) -> None:
+    """Raise NotAllowed for too many partitions or subscriptions of one command."""
+    if len(names) > TRANSACTION_NAMES_MAX:
+        raise NotAllowed(
+            f"The command adds {len(names)} partitions or subscriptions to a transaction, and at"
+            f" most {TRANSACTION_NAMES_MAX} are allowed; add them by several commands."
+        )
 
 
 def _txn_of(message: Any) -> TxnId:

@@ -31,7 +31,7 @@ log = get_logger("pyxbroker.transactions")
 
 RETRY_S = 1.0  # between attempts at a participant, as in Pulsar
 LATER_RETRY_S = 60.0  # after an error that does not end by itself
-IN_PARALLEL_MAX = 64  # participants of one transaction
+IN_PARALLEL_MAX = 16  # participants of one transaction
 STOP_S = 2.0
 TIMER_S_MAX = 3600.0
 FORGOTTEN_DEADLINES_MIN = 1000
@@ -197,7 +197,9 @@ class RunningCoordinator:
         txn, is_commit = TxnId(self.id, found.least), found.status is Status.COMMITTING
 
         async def work() -> None:
+            slices = Slices()
             for topic, subscription in waiting:
+                await slices.pause()
                 if self.is_lost:
                     return
                 end = End(txn, is_commit, self.state.low_water_mark)
