@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import PENDING_ACKS, TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.broker.topics.log_reader import read_log
 from pyxbroker.broker.transactions.ids import TxnId
@@ -29,7 +29,6 @@ from pyxbroker.proto import TransactionPendingAck as pb
 log = get_logger("pyxbroker.transactions")
 
 CURSOR = "__pending_ack_state"
-SUFFIX = "__transaction_pending_ack"
 
 
 class Operation(IntEnum):
@@ -51,7 +50,7 @@ class LogRecord(NamedTuple):
 
 def name_of(topic: TopicName, subscription: str) -> str:
     """Return the name of the managed ledger of a subscription."""
-    local_name = f"{topic.local_name}-{encode(subscription)}{SUFFIX}"
+    local_name = f"{topic.local_name}-{encode(subscription)}{PENDING_ACKS}"
     return f"{topic.namespace}/{topic.domain}/{encode(local_name)}"
 
 
