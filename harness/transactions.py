@@ -208,7 +208,11 @@ class JavaTransactions:
         self, topic: str, name: str = "s", kind: str = "Exclusive", **options: Any
     ) -> JavaConsumer:
         """Subscribe from the earliest message."""
-        wanted = {"subscriptionType": kind, "batchIndexAckEnabled": True, "ackReceiptEnabled": True}
+        wanted: dict[str, Any] = {
+            "subscriptionType": kind,
+            "batchIndexAckEnabled": True,
+            "ackReceiptEnabled": True,
+        }
         return JavaConsumer(self.own.subscribe(topic, name, **(wanted | options)))
 
     def close(self) -> None:

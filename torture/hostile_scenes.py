@@ -353,8 +353,8 @@ def _make_transactions(stage: Stage) -> None:
         position = wire.position(raw.wait_for(wire.SEND_RECEIPT).data(3))
         if not ids:
             one = wire.message_id(*position)
-            fields = {1: 1, 2: 0, 3: one, 6: first, 7: 0, 8: raw.request_id()}
-            raw.command(wire.ACK, fields)
+            ack = {1: 1, 2: 0, 3: one, 6: first, 7: 0, 8: raw.request_id()}
+            raw.command(wire.ACK, ack)
             raw.wait_for(wire.ACK_RESPONSE)
             stage.ledgers["transactions"] = position[0]
 
