@@ -38,6 +38,7 @@ SETTINGS = {
 TOPICS = [f"persistent://public/default/t{number}" for number in range(16)]
 PATIENCE_S = 30.0
 SERVICE_NOT_READY = 6
+TRANSACTIONS = "/admin/v3/transactions"
 SEEN_WITHIN_S = 3.0  # a second, and some for a busy machine
 
 
@@ -561,6 +562,43 @@ def test_the_survivor_takes_the_topics_of_a_killed_broker(pair: list[ClusterBrok
     assert stored(survivor, topic) == sender.bodies
     victim.start()
     assert owner(victim, topic) == survivor.url
+
+
+def test_either_broker_answers_about_all_transactions_and_aborts_them(
+    pair: list[ClusterBroker],
+) -> None:
+    coordinating, other = split_pair(pair, f"{COORDINATOR_TOPIC}-partition-0")
+    names = (f"persistent://public/default/seen-{number}" for number in range(100))
+    topic = next(each for each in names if owner(other, each) == other.url)
+    of_topic = topic.removeprefix("persistent://")
+    with (
+        TransactionConnection(coordinating.port) as coordinator,
+        TransactionConnection(other.port) as publisher,
+    ):
+        publisher.producer(topic)
+        assert publisher.subscribe(topic, "s").type == wire.SUCCESS
+        publisher.flow(1)
+        txn = coordinator.begin()
+        assert coordinator.add_partitions(txn, topic).code is None
+        assert publisher.send_within(txn, b"x", 0).type == wire.SEND_RECEIPT
+        of_txn = f"{txn[0]}/{txn[1]}"
+        for each in pair:
+            stats = ask(each, f"{TRANSACTIONS}/coordinatorStats")
+            assert {found["state"] for found in stats.values()} == {"Ready"}
+            assert stats[str(txn[0])]["ongoingTxnSize"] == 1
+            metadata = ask(each, f"{TRANSACTIONS}/transactionMetadata/{of_txn}")
+            assert metadata["producedPartitions"][topic]["startPosition"].endswith(":0")
+            slow = ask(each, f"{TRANSACTIONS}/slowTransactions/0")
+            assert slow == {metadata["txnId"]: metadata}
+            found = ask(each, f"{TRANSACTIONS}/transactionBufferStats/{of_topic}")
+            assert found["ongoingTxnSize"] == 1
+            why = ask(each, f"/admin/v2/{path_of(topic)}/subscription/s/why")
+            assert why["reason"] == "open_transaction"
+            assert why["evidence"]["transactionTimeoutMs"] == metadata["timeoutAt"]
+        ask(other, f"{TRANSACTIONS}/abortTransaction/{of_txn}", "POST")
+        assert get(other, f"{TRANSACTIONS}/transactionMetadata/{of_txn}")[0] == 404
+        found = ask(coordinating, f"{TRANSACTIONS}/transactionInBufferStats/{of_topic}/{of_txn}")
+        assert found == {"aborted": True}
 
 
 def test_a_coordinator_ends_transactions_at_other_brokers_and_survives_its_own(
