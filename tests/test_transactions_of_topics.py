@@ -172,6 +172,17 @@ def test_an_abort_after_a_commit_hides_nothing(tmp_path: Path) -> None:
     run(tmp_path, scenario, **ON)
 
 
+def test_the_end_of_a_transaction_without_messages_hides_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", None), (b"b", None))
+        await end(broker, T1, commit=False)
+        topic = await open_topic(broker)
+        assert topic.last_readable == topic.last_confirmed
+
+    run(tmp_path, scenario, **ON)
+
+
 def test_messages_of_ended_transactions_are_refused(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await producing(broker)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NO_SNAPSHOT, READY = "NoSnapshot", "Ready"  # states of buffers
+NO_SNAPSHOT, INITIALIZING = "NoSnapshot", "Initializing"  # states of buffers
 NOT_IN_BUFFER: Json = {"aborted": False}
 """TransactionInBufferStats of a topic without messages of the transaction."""
 
@@ -127,9 +127,9 @@ def _max_read(topic: PersistentTopic, buffer: TransactionBuffer | None) -> tuple
     """Return the position of the last entry that consumers may receive; (-1, -1): they may receive
     none.
     """
-    if buffer is None or buffer.state_name == NO_SNAPSHOT:
+    if buffer is None:
         return topic.last_confirmed
-    return buffer.max_read if buffer.state_name == READY else (-1, -1)
+    return (-1, -1) if buffer.state_name == INITIALIZING else buffer.max_read
 
 
 def of_transaction_in_buffer(topic: PersistentTopic, txn: TxnId) -> Json:

@@ -387,6 +387,8 @@ class TransactionBuffer:
     @property
     def max_read(self) -> Position:
         """The position of the last entry that consumers may receive."""
+        if self.state in (State.NO_SNAPSHOT, State.FIRST_SNAPSHOTTING):
+            return self._log.last_confirmed  # dispatchers do not read `_source` yet
         limit = self._source.limit
         if limit is None:
             return self._log.last_confirmed
