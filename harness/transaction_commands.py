@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from harness import wire
@@ -67,7 +68,9 @@ class TransactionConnection(RawConnection):
         data = wire.metadata("raw", sequence_id, int(time.time() * 1000), **fields)
         named = {4: id[1], 5: id[0]}
         self.write(wire.send(producer_id, sequence_id, data, body, send_fields=named))
-        return self.outcome(self.receive())
+        return self.outcome(
+            self._take(lambda each: each.type in (wire.SEND_RECEIPT, wire.SEND_ERROR))
+        )
 
     def acknowledge_within(
         self, id: Id, *positions: Id, cumulative: bool = False, consumer_id: int = 1
@@ -75,7 +78,7 @@ class TransactionConnection(RawConnection):
         names = [wire.message_id(*each) for each in positions]
         fields = {1: consumer_id, 2: int(cumulative), 3: names, 6: id[1], 7: id[0]}
         self.command(wire.ACK, fields | {8: self.request_id()})
-        return self.outcome(self.wait_for(wire.ACK_RESPONSE))
+        return self.outcome(self._take(lambda each: each.type == wire.ACK_RESPONSE))
 
     def ask(self, kind: int, fields: dict[int, Any]) -> Outcome:
         """Send a request and return the outcome."""
@@ -85,10 +88,16 @@ class TransactionConnection(RawConnection):
         """Send a request whose field 1 is the request id, and return its answer."""
         request = self.request_id()
         self.command(kind, {1: request} | fields)
-        while True:
-            answer = self.receive()
-            if answer.number(1) == request:
-                return answer
+        others = (wire.MESSAGE, wire.SEND_RECEIPT, wire.SEND_ERROR)
+        return self._take(lambda each: each.number(1) == request and each.type not in others)
+
+    def _take(self, is_wanted: Callable[[wire.Frame], bool]) -> wire.Frame:
+        """Return the next frame that is wanted; others stay for later."""
+        others = []
+        while not is_wanted(frame := self.receive()):
+            others.append(frame)
+        self._frames.extendleft(reversed(others))
+        return frame
 
     @staticmethod
     def outcome(answer: wire.Frame) -> Outcome:
