@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker, Client, run, section
-from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.errors import ServiceNotReady, TopicTerminated
 from pyxbroker.base.topic_name import SNAPSHOT_SEGMENTS, SNAPSHOTS, TopicName
 from pyxbroker.broker.compaction.compaction import Status
+from pyxbroker.broker.topics.loading import TopicLoader
 from pyxbroker.broker.topics.messages import read_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.transactions import topic_buffer
 from pyxbroker.broker.transactions.buffer import Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.snapshots import Snapshots, system_topic
 from pyxbroker.broker.transactions.topic_buffer import State, TransactionBuffer
 from pyxbroker.entry import Position
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import P, Rest
 from test_admin_topics import run as run_rest
@@ -214,6 +218,39 @@ def test_sends_of_different_producers_begin_transactions_together(tmp_path: Path
         consumer = await broker.client()
         await consumer.subscribe()
         assert len(await received(consumer)) == 60
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_a_topic_has_a_limit_of_open_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_buffer, "TOPIC_TRANSACTIONS_MAX", 2)
+
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1))
+        await published(client, 1, (b"b", T2))
+        send(client, 2, b"c", T3)
+        error = await client.receive("send_error")
+        assert (error.error, "which is the limit" in error.message) == (NOT_ALLOWED, True)
+        await published(client, 3, (b"d", T1), (b"e", None))
+        await end(broker, T1, commit=True)
+        await published(client, 5, (b"f", T3))
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_transactions_of_a_terminated_topic_stay_open(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", None), (b"b", T1))
+        await (await open_topic(broker)).terminate()
+        with pytest.raises(TopicTerminated):
+            await end(broker, T1, commit=True)
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert await received(consumer) == [b"a"]
 
     run(tmp_path, scenario, **ON)
 
@@ -521,3 +558,105 @@ def test_rest_shows_which_entries_consumers_cannot_receive(tmp_path: Path) -> No
         assert [statistics[name] for name in counts] == [1, 1, 0]
 
     run_rest(tmp_path, scenario, **ON)
+
+
+@pytest.mark.parametrize("settings", [{}, SEGMENTED], ids=["single", "segmented"])
+def test_another_broker_may_serve_the_system_topics(tmp_path: Path, settings: Any) -> None:
+    async def scenario(broker: Broker) -> None:
+        loader, snapshots = broker.topics.loader, broker.topics.snapshots
+        assert snapshots is not None
+        other = OfAnotherBroker(loader)
+        snapshots._opener = other  # type: ignore[assignment]
+        snapshots.publish_elsewhere = other.publish
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T3))
+        for txn in (T1, T2):
+            await end(broker, txn, commit=False)
+        await asyncio.sleep(0.05)
+        await reopen(broker)
+        buffer = await buffer_of(broker)
+        assert [buffer.is_aborted(txn) for txn in (T1, T2, T3)] == [True, True, False]
+        assert buffer.ongoing == 1
+        assert other.read > 0
+
+    run(tmp_path, scenario, **ON, **settings)
+
+
+class OfAnotherBroker:
+    """A loader of topics that serves no system topics; they are written and read from outside."""
+
+    def __init__(self, loader: TopicLoader) -> None:
+        self._loader = loader
+        self.read = 0
+
+    async def exists_when_opened(self, name: TopicName) -> bool:
+        return await self._loader.exists_when_opened(name)
+
+    async def is_served(self, name: TopicName) -> bool:
+        return False
+
+    async def get(self, name: TopicName, create: bool) -> Topic:
+        raise ServiceNotReady("another broker serves it")
+
+    async def ensure(self, name: TopicName) -> Topic:
+        raise ServiceNotReady("another broker serves it")
+
+    async def read_unowned(
+        self, name: TopicName, start: Position
+    ) -> AsyncIterator[tuple[Position, bytes]]:
+        self.read += 1
+        topic = await self._loader.get(name, create=False)
+        assert isinstance(topic, PersistentTopic)
+        async for each in topic.read_from(start, "a test"):
+            yield each
+
+    async def publish(
+        self, name: TopicName, key: str, value: bytes | None, replicate_to: tuple[str, ...]
+    ) -> Position:
+        topic = await self._loader.ensure(name)
+        assert isinstance(topic, PersistentTopic)
+        null = {"null_value": True} if value is None else {}
+        return await topic.append_message(section(value or b"", partition_key=key, **null))
+
+
+def test_a_topic_without_transactions_in_its_namespace_is_opened_without_a_read(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        assert await snapshots.find(TOPIC_NAME) is None
+        assert not snapshots._topics
+        topic = await open_topic(broker)
+        assert topic.transactions is None
+        assert not [each for each in broker.topics.registry if each.name.is_system]
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_a_log_that_cannot_be_read_for_recovery_closes_the_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1))
+        await end(broker, T1, commit=False)
+        await reopen(broker)
+        topic = await open_topic(broker)
+        log = topic.managed_ledger
+
+        async def fail(*_: object) -> None:
+            raise LedgerError("it cannot be read")
+
+        buffer = (buffers := topic.transaction_buffers) and buffers.create(topic)
+        assert isinstance(buffer, TransactionBuffer)
+        log.read_cached = lambda *_: None  # type: ignore[method-assign]
+        log.read_some = fail  # type: ignore[method-assign,assignment]
+        buffer.recover(Snapshot(Position(-1, -1)))
+        with pytest.raises(ServiceNotReady, match="Failed to recover"):
+            await buffer.recovered()
+        assert topic.fenced
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert await received(consumer) == []
+        assert await open_topic(broker) is not topic
+
+    run(tmp_path, scenario, **ON)

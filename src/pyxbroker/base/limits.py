@@ -86,6 +86,9 @@ TRANSACTION_NAMES_BYTES_MAX = 64 << 20
 """Names of the partitions and subscriptions of all open transactions of one coordinator. Each of
 them counts for 100 bytes more, which is what the broker needs for it."""
 
+TOPIC_TRANSACTIONS_MAX = 100_000
+"""Open transactions with messages of one topic. Each takes about 300 bytes."""
+
 PENDING_ACK_TRANSACTIONS_MAX = 100_000
 """Open transactions with acknowledgements on one subscription. Each takes about 1 KB."""
 

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
+from pyxbroker.base.limits import TOPIC_TRANSACTIONS_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.topics.log_reader import read_batches
@@ -197,15 +198,24 @@ class TransactionBuffer:
             run.owner.refuse_run(run, ManagedLedgerNotReady(why))
 
     def check(self, publication: Publication) -> None:
-        """Refuse SENDs of transactions that have ended."""
+        """Refuse SENDs of transactions that have ended, or are too many."""
+        buffer = self._buffer
         for index, most, least in publication.run.transactions or ():
             txn = TxnId(most, least)
-            if self._buffer.refuses(txn):
+            if buffer.refuses(txn):
                 publication.refuse(
                     index,
                     NotAllowed(
                         f"Transaction [{txn}] has been ended. Please use a new transaction to send"
                         " message."
+                    ),
+                )
+            elif len(buffer.ongoing) >= TOPIC_TRANSACTIONS_MAX and txn not in buffer.ongoing:
+                publication.refuse(
+                    index,
+                    NotAllowed(
+                        f"Topic {self._topic.name} has messages of {TOPIC_TRANSACTIONS_MAX} open"
+                        " transactions, which is the limit. End some of them first."
                     ),
                 )
 
@@ -354,7 +364,7 @@ class TransactionBuffer:
 
     def _note_moves(self, count: int) -> None:
         self._moves += count
-        if self._timer is None and self.state is State.READY:
+        if self._moves and self._timer is None and self.state is State.READY:
             delay_s = self._config.transactionBufferSnapshotMinTimeInMillis / 1000
             self._timer = self._topic.loop.call_later(delay_s, self._on_time)
 
@@ -383,6 +393,7 @@ class TransactionBuffer:
             self.snapshot_ms = self._now_ms()
         finally:
             self._is_storing = False
+        self._note_moves(0)  # entries that were stored meanwhile
 
     @property
     def max_read(self) -> Position:
