@@ -32,7 +32,7 @@ from harness.transactions import (
 from compat_tests.conftest import TransactionClientFactory, aborts_of_sends
 
 BROKER_SETTINGS = SETTINGS
-COUNT = 50
+COUNT = 30
 batched_or_not = pytest.mark.parametrize("batched", [False, True], ids=["unbatched", "batched"])
 
 
@@ -180,10 +180,10 @@ def test_pending_messages_do_not_stop_those_behind_them(
     producer.send_all(bodies(COUNT))
     transaction = transacting.begin()
     found = [consumer.receive() for _ in range(COUNT)]
-    for message in found[:40]:
+    for message in found[:20]:
         consumer.acknowledge_within(transaction, message)
     consumer.redeliver()
-    assert sorted(receive_bodies(consumer, 10)) == bodies(COUNT)[40:]
+    assert sorted(receive_bodies(consumer, 10)) == bodies(COUNT)[20:]
     producer.send(b"new")
     assert receive_bodies(consumer, 1) == [b"new"]
     transaction.commit()

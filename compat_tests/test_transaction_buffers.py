@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from typing import Any
 
+import fastavro
 import pulsar
 import pytest
 from harness.brokers import Broker
@@ -115,13 +117,32 @@ def test_the_read_position_stays_before_an_open_transaction(
     assert buffer_stats(broker, topic)["totalAbortedTransactions"] == 1
 
 
-def snapshots(client: JavaTransactions, topic: str) -> list[dict[str, Any]]:
+def _record(name: str, *numbers: str, **others: Any) -> dict[str, Any]:
+    rows = dict.fromkeys(numbers, "long") | others
+    fields = [{"name": field, "type": kind} for field, kind in sorted(rows.items())]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+_ABORT = _record("AbortTxnMetadata", "entryId", "ledgerId", "txnIdLeastBits", "txnIdMostBits")
+SNAPSHOT = fastavro.parse_schema(
+    _record(
+        "TransactionBufferSnapshot",
+        *("maxReadPositionEntryId", "maxReadPositionLedgerId"),
+        aborts=["null", {"type": "array", "items": _ABORT}],
+        topicName=["null", "string"],
+    )
+)
+
+
+def snapshots(client: JavaTransactions, topic: str) -> list[Any]:
     """Return the snapshots of a topic, in order."""
     namespace = topic.rpartition("/")[0]
-    reader = client.own.create_reader(
-        f"{namespace}/__transaction_buffer_snapshot", schema="AUTO_CONSUME"
-    )
-    found = [each.value["fields"] for each in reader.read_all() if each.key == topic]
+    reader = client.own.create_reader(f"{namespace}/__transaction_buffer_snapshot")
+    found = [
+        fastavro.schemaless_reader(io.BytesIO(each.data), SNAPSHOT, None)
+        for each in reader.read_all()
+        if each.key == topic
+    ]
     reader.close()
     return found
 

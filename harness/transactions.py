@@ -23,7 +23,7 @@ import pulsar
 from harness import go_client, java_client
 from harness.brokers import Broker
 
-NOTHING_MS = 500  # how long a test waits for a message that must not come
+NOTHING_MS = 400  # how long a test waits for a message that must not come
 RECEIVE_MS = 20_000
 SETTINGS = {
     "transactionCoordinatorEnabled": "true",
@@ -201,7 +201,7 @@ class JavaTransactions:
     def producer(self, topic: str, batched: bool = False, **options: Any) -> JavaProducer:
         batches = {"batchingEnabled": batched, "sendTimeoutMs": 0}
         if batched:  # a batch ends with the flush, not by time
-            batches |= {"batchingMaxPublishDelayMicros": 10_000_000, "batchingMaxMessages": 1000}
+            batches |= {"batchingMaxPublishDelayMicros": 1_000_000, "batchingMaxMessages": 1000}
         return JavaProducer(self.own.create_producer(topic, **(batches | options)))
 
     def consumer(
@@ -231,7 +231,7 @@ class GoTransactions:
         return self.own.new_transaction(timeout_ms)
 
     def producer(self, topic: str, batched: bool = False, **options: Any) -> GoProducer:
-        batches = {"batching_enabled": batched, "batching_max_publish_delay_ms": 10_000}
+        batches = {"batching_enabled": batched, "batching_max_publish_delay_ms": 1000}
         return GoProducer(self.own.create_producer(topic, **(batches | options)))
 
     def consumer(

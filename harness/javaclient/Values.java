@@ -24,7 +24,6 @@ import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.pulsar.shade.org.apache.avro.generic.GenericEnumSymbol;
-import org.apache.pulsar.shade.org.apache.avro.generic.IndexedRecord;
 
 /**
  * Values of schemas as JSON. Bytes are {"base64": ...}; dates and times are texts of ISO 8601, and
@@ -133,12 +132,6 @@ final class Values {
             return both;
         } else if (value instanceof GenericObject generic) {
             return generic(generic);
-        } else if (value instanceof IndexedRecord record) { // one that another record contains
-            ObjectNode fields = NODES.objectNode();
-            record.getSchema()
-                    .getFields()
-                    .forEach(each -> fields.set(each.name(), told(record.get(each.pos()))));
-            return fields;
         } else if (value instanceof Message message) {
             ObjectNode fields = NODES.objectNode();
             message.getAllFields().forEach((field, each) -> fields.set(field.getName(), told(each)));
