@@ -12,7 +12,7 @@ import pytest
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, section
 from pyxbroker.base import limits
-from pyxbroker.base.errors import NotAllowed
+from pyxbroker.base.errors import NotAllowed, PersistenceError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.transactions import pending_ack_handle
@@ -20,12 +20,15 @@ from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.pending_ack_log import (
     LogRecord,
     Operation,
+    PendingAckLog,
     encode_record,
     name_of,
 )
 from pyxbroker.broker.transactions.pending_acks import Ack
+from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import NoSuchEntry
 from pyxbroker.metadata import paths
+from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.opening import open_managed_ledger
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import TransactionPendingAck as pb_acks
@@ -541,6 +544,40 @@ def test_a_log_that_cannot_be_written_is_opened_again(tmp_path: Path) -> None:
         assert handle.acks.transactions() == [ONE, TWO]
         await end(topic, ONE, commit=False)
         assert await received(client, 1) == [(positions[0], 1, [])]
+
+    run(tmp_path, scenario)
+
+
+def test_a_repeated_end_is_answered_once_its_record_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a")
+        await client.subscribe(1)
+        await received(client, 1)
+        await ack(client, ONE, positions[0])
+        appended: list[tuple[LogRecord, asyncio.Future[Position]]] = []
+
+        def append_later(self: PendingAckLog, record: LogRecord) -> asyncio.Future[Position]:
+            appended.append((record, asyncio.get_running_loop().create_future()))
+            return appended[-1][1]
+
+        monkeypatch.setattr(PendingAckLog, "append", append_later)
+        first = asyncio.create_task(end(topic, ONE, commit=True))
+        again = asyncio.create_task(end(topic, ONE, commit=True))
+        await asyncio.wait([first, again], timeout=0.05)
+        assert (first.done(), again.done()) == (False, False)
+        appended[0][1].set_exception(ManagedLedgerError("a test"))
+        for attempt in (first, again):
+            with pytest.raises(PersistenceError):
+                await attempt
+        third = asyncio.create_task(end(topic, ONE, commit=True))
+        await asyncio.wait([third], timeout=0.05)
+        assert not third.done()
+        appended[1][1].set_result(Position(0, 1))
+        await third
+        await end(topic, ONE, commit=True)
+        assert [record for record, _ in appended] == [LogRecord(Operation.COMMIT, ONE, False)] * 2
 
     run(tmp_path, scenario)
 

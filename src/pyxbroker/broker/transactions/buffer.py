@@ -51,13 +51,23 @@ class Buffer:
         """The first entry that consumers must not receive yet; None: they may receive all."""
         # Values: True if the transaction was committed, False if it was aborted without messages.
         self._ended: OrderedDict[TxnId, bool] = OrderedDict()
+        self._ending: set[TxnId] = set()  # their markers are not stored yet
 
     # --- publishing ---------------------------------------------------------------------------
 
     def refuses(self, txn: TxnId) -> bool:
-        """Return True if a message of a transaction must not be stored: it has ended."""
+        """Return True if a message of a transaction must not be stored: its end has begun."""
         mark = self.low_water_marks.get(txn.most)
-        return (mark is not None and txn.least <= mark) or self.has_ended(txn)
+        is_below = mark is not None and txn.least <= mark
+        return is_below or txn in self._ending or self.has_ended(txn)
+
+    def begin_end(self, txn: TxnId) -> None:
+        """Refuse messages of a transaction from now on: they would be stored after its marker.
+
+        Such a message may be aborted after a recovery that does not read the marker, which would
+        hide the messages that were committed.
+        """
+        self._ending.add(txn)
 
     def has_ended(self, txn: TxnId) -> bool:
         """Return True if a transaction has ended, as far as the topic remembers, and no message of
@@ -77,6 +87,7 @@ class Buffer:
 
     def on_end(self, txn: TxnId, commit: bool, position: Position) -> None:
         """Take note of a stored marker."""
+        self._ending.discard(txn)
         was_open = self.ongoing.pop(txn, None) is not None
         if was_open and not commit and not self._ended.get(txn, False):
             self.aborted[txn] = position

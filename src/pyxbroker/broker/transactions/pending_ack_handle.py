@@ -221,6 +221,8 @@ class PendingAckHandle:
         self._stores = stores
         self._log: PendingAckLog | None = None
         self._opening: asyncio.Task[None] | None = None
+        # The records of ends that are not durable yet, or were not stored; True: a cumulative one.
+        self._ends: dict[TxnId, dict[bool, asyncio.Future[Position]]] = {}
         # Acknowledgements that wait for the log: what to do then, and the future of the answer.
         self._waiting: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
 
@@ -311,6 +313,7 @@ class PendingAckHandle:
             elif record.acks:
                 acks.replay_cumulative(record.txn, record.acks[0], cursor.acks)
         self.acks = acks
+        self._ends.clear()
         # Acknowledgements whose record was not stored because the log had failed.
         for txn in former.transactions():
             async for found, _ in _taken(former, txn):
@@ -482,12 +485,14 @@ class PendingAckHandle:
         assert stored is not None
         operation = Operation.COMMIT if commit else Operation.ABORT
         individually, cumulatively = self.acks.holds(txn)
+        # A former attempt may have ended the acknowledgements, before its records are durable.
+        records = self._ends.setdefault(txn, {})
+        missing = {kind for kind, each in records.items() if each.done() and each.exception()}
         try:
             # As Pulsar reads its log, a record ends one of the two kinds.
-            futures = [
-                stored.append(LogRecord(operation, txn, is_cumulative))
-                for is_cumulative in [False] * individually + [True] * cumulatively
-            ]
+            for is_cumulative in missing.union([False] * individually, [True] * cumulatively):
+                record = LogRecord(operation, txn, is_cumulative)
+                records[is_cumulative] = stored.append(record)
             # The coordinator has decided, so the end takes effect before the record is durable.
             async for found, cumulative in _taken(self.acks, txn):
                 if commit:
@@ -498,8 +503,9 @@ class PendingAckHandle:
                     # But a consumer that came since does not have it.
                     self._release(found)
                 self._has_hidden = self._has_hidden and not cumulative
-            for future in futures:
-                await future
+            for future in list(records.values()):
+                await asyncio.shield(future)
+            self._ends.pop(txn, None)
             self.committed += commit
             self.aborted += not commit
         except ManagedLedgerError as error:

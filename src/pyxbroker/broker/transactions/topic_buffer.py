@@ -255,6 +255,7 @@ class TransactionBuffer:
             self._store_snapshot()
 
     async def _append_marker(self, txn: TxnId, commit: bool) -> None:
+        self._buffer.begin_end(txn)
         marker = _Marker(self._topic, txn, commit, self._on_end)
         try:
             await self._topic.append_message(_marker_entry(self._topic, txn, commit), marker)
