@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
 import pytest
 
+from pyxbroker.base.topic_name import SNAPSHOT_INDEXES, SNAPSHOT_SEGMENTS, SNAPSHOTS
 from pyxbroker.broker.transactions import snapshot_records
 from pyxbroker.broker.transactions.buffer import ENDED_MAX, Buffer, Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
@@ -268,6 +270,19 @@ def test_snapshots_have_the_bytes_of_apache_pulsar() -> None:
     index = Index(Position(7, -1), segments, (TxnId(6, 7),))
     assert snapshot_records.encode_index(NAME, index) == INDEX
     assert snapshot_records.decode_index(INDEX) == index
+
+
+@pytest.mark.parametrize(
+    ("local_name", "digest"),
+    [
+        (SNAPSHOTS, "f4ea75fd271c5383d19b19cf93697d69f1b9c42da7bd67ca8216ad19983cc987"),
+        (SNAPSHOT_SEGMENTS, "31a50228141c111efa67c8f19d4ba97565e9da2c68c2dde7ac32ede37f800a74"),
+        (SNAPSHOT_INDEXES, "2bcdde5e725148e52c1d1769a80296653c20eade1f6fc66c53de65170260e422"),
+    ],
+)
+def test_schemas_have_the_definitions_of_apache_pulsar(local_name: str, digest: str) -> None:
+    """Their digests, since each has half a thousand characters."""
+    assert sha256(snapshot_records.definition(local_name)).hexdigest() == digest
 
 
 @pytest.mark.parametrize("value", [b"", b"\x02", SINGLE[:-1], b"\xff" * 20])

@@ -468,6 +468,17 @@ def test_a_topic_whose_snapshot_cannot_be_read_is_read_from_its_beginning(tmp_pa
     run(tmp_path, scenario, **ON)
 
 
+async def found_aborted(snapshots: Snapshots, txns: list[TxnId]) -> None:
+    ids: list[TxnId] = []
+    for _ in range(200):
+        stored = await snapshots.find(TOPIC_NAME)
+        ids = [] if stored is None else [txn for txn, _ in stored[1].aborted]
+        if ids == txns:
+            return
+        await asyncio.sleep(0.02)
+    assert ids == txns
+
+
 SEGMENTED = {
     "transactionBufferSegmentedSnapshotEnabled": True,
     "transactionBufferSnapshotSegmentSize": 8 + len(TOPIC) + 3 * 2,  # two transactions
@@ -479,15 +490,17 @@ def test_aborted_transactions_are_found_in_segments(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await producing(broker)
         txns = [TxnId(3, n) for n in range(7)]
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
         for sequence_id, txn in enumerate(txns):
             await published(client, sequence_id, (b"%d" % txn.least, txn))
             await end(broker, txn, commit=txn.least == 3)
-            await asyncio.sleep(0.02)
+            await found_aborted(
+                snapshots, [each for each in txns[: sequence_id + 1] if each != txns[3]]
+            )
             if sequence_id == 4:
                 await reopen(broker)
                 client = await producing(broker)
-        snapshots = broker.topics.snapshots
-        assert snapshots is not None
         segments = await broker.topics.loader.get(
             system_topic(TOPIC_NAME, SNAPSHOT_SEGMENTS), False
         )
@@ -518,9 +531,9 @@ def test_snapshots_of_the_other_form_are_read(tmp_path: Path, is_segmented_first
         await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T3))
         for txn in (T1, T2):
             await end(broker, txn, commit=False)
-        await asyncio.sleep(0.05)
         snapshots = broker.topics.snapshots
         assert snapshots is not None
+        await found_aborted(snapshots, [T1, T2])
         snapshots.segment_bytes = None if is_segmented_first else segment_bytes
         await reopen(broker)
         buffer = await buffer_of(broker)
@@ -528,12 +541,9 @@ def test_snapshots_of_the_other_form_are_read(tmp_path: Path, is_segmented_first
         assert buffer.is_aborted(T2)
         assert buffer.ongoing == 1
         await end(broker, T3, commit=False)
-        await asyncio.sleep(0.05)
+        await found_aborted(snapshots, [T1, T2, T3])
         await reopen(broker)
         assert (await buffer_of(broker)).is_aborted(T3)
-        stored = await snapshots.find(TOPIC_NAME)
-        assert stored is not None
-        assert [txn for txn, _ in stored[1].aborted] == [T1, T2, T3]
 
     segment_bytes = SEGMENTED["transactionBufferSnapshotSegmentSize"]
     settings = {**SEGMENTED, "transactionBufferSegmentedSnapshotEnabled": is_segmented_first}

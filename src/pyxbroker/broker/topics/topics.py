@@ -88,7 +88,9 @@ class Topics:
 
             is_segmented = config.transactionBufferSegmentedSnapshotEnabled
             segment_bytes = config.transactionBufferSnapshotSegmentSize if is_segmented else None
-            self.snapshots = Snapshots(config.clusterName, loader, segment_bytes)
+            self.snapshots = Snapshots(
+                config.clusterName, loader, lambda: self.schemas, segment_bytes
+            )
             loader.transaction_buffers = TransactionBuffers(config, self.snapshots)
         self.deletion = deletion = TopicDeletion(
             store, registry, loader, policies, partitions, lambda: self.schemas

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.base.topic_name import SNAPSHOT_INDEXES, SNAPSHOT_SEGMENTS, SNAPSHOTS
 from pyxbroker.broker.transactions.buffer import Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.entry import Position
@@ -38,8 +40,12 @@ class Index(NamedTuple):
 
 
 def _record(name: str, **fields: Any) -> dict[str, Any]:
-    rows = [{"name": field, "type": kind} for field, kind in fields.items()]
-    return {"type": "record", "name": name, "namespace": _METADATA, "fields": rows}
+    """Return an Avro record type. A field whose type is a union is optional."""
+    rows = [
+        {"name": field, "type": kind} | ({"default": None} if isinstance(kind, list) else {})
+        for field, kind in fields.items()
+    ]
+    return {"type": "record", "name": name, "fields": rows}
 
 
 def _longs(name: str, *fields: str) -> dict[str, Any]:
@@ -48,70 +54,69 @@ def _longs(name: str, *fields: str) -> dict[str, Any]:
 
 
 def _list(items: Any) -> list[Any]:
-    return ["null", {"type": "array", "items": items}]
+    return ["null", {"type": "array", "items": items, "java-class": "java.util.List"}]
 
 
 _TEXT = ["null", "string"]
-
-
-@functools.cache
-def single_schema() -> Any:
-    """Return the Avro schema of a TransactionBufferSnapshot, parsed by fastavro."""
-    import fastavro
-
-    aborted = _longs("AbortTxnMetadata", "entryId", "ledgerId", "txnIdLeastBits", "txnIdMostBits")
-    return fastavro.parse_schema(
+_SINGLE = _record(
+    "TransactionBufferSnapshot",
+    aborts=_list(
+        _longs("AbortTxnMetadata", "entryId", "ledgerId", "txnIdLeastBits", "txnIdMostBits")
+    ),
+    maxReadPositionEntryId="long",
+    maxReadPositionLedgerId="long",
+    topicName=_TEXT,
+)
+_SEGMENT = _record(
+    "TransactionBufferSnapshotSegment",
+    aborts=_list(_longs("TxnIDData", "leastSigBits", "mostSigBits")),
+    persistentPositionEntryId="long",
+    persistentPositionLedgerId="long",
+    sequenceId="long",
+    topicName=_TEXT,
+)
+_INDEX = _record(
+    "TransactionBufferSnapshotIndexes",
+    indexList=_list(
+        _longs(
+            "TransactionBufferSnapshotIndex",
+            *("abortedMarkEntryID", "abortedMarkLedgerID", "segmentEntryID", "segmentLedgerID"),
+            "sequenceID",
+        )
+    ),
+    snapshot=[
+        "null",
         _record(
-            "TransactionBufferSnapshot",
-            aborts=_list(aborted),
+            "TransactionBufferSnapshotIndexesMetadata",
+            aborts=_list(_longs("TxnIDData", "leastSigBits", "mostSigBits")),
             maxReadPositionEntryId="long",
             maxReadPositionLedgerId="long",
-            topicName=_TEXT,
-        )
-    )
+        ),
+    ],
+    topicName=_TEXT,
+)
+_RECORDS = {
+    SNAPSHOTS: (_METADATA, _SINGLE),
+    SNAPSHOT_SEGMENTS: (_METADATA + ".v2", _SEGMENT),
+    SNAPSHOT_INDEXES: (_METADATA + ".v2", _INDEX),
+}
+PROPERTIES = (("__alwaysAllowNull", "true"), ("__jsr310ConversionEnabled", "false"))
+"""Properties of the schemas that Java clients register."""
+
+
+def definition(local_name: str) -> bytes:
+    """Return the definition of the schema of a system topic."""
+    namespace, record = _RECORDS[local_name]
+    name = {"type": record["type"], "name": record["name"], "namespace": namespace}
+    return json.dumps(name | record, separators=(",", ":")).encode()
 
 
 @functools.cache
-def segment_schema() -> Any:
-    """Return the Avro schema of a TransactionBufferSnapshotSegment, parsed by fastavro."""
+def _schema(local_name: str) -> Any:
+    """Return the Avro schema of a system topic, parsed by fastavro."""
     import fastavro
 
-    return fastavro.parse_schema(
-        _record(
-            "TransactionBufferSnapshotSegment",
-            aborts=_list(_longs("TxnIDData", "leastSigBits", "mostSigBits")),
-            persistentPositionEntryId="long",
-            persistentPositionLedgerId="long",
-            sequenceId="long",
-            topicName=_TEXT,
-        )
-    )
-
-
-@functools.cache
-def index_schema() -> Any:
-    """Return the Avro schema of TransactionBufferSnapshotIndexes, parsed by fastavro."""
-    import fastavro
-
-    index = _longs(
-        "TransactionBufferSnapshotIndex",
-        *("abortedMarkEntryID", "abortedMarkLedgerID", "segmentEntryID", "segmentLedgerID"),
-        "sequenceID",
-    )
-    snapshot = _record(
-        "TransactionBufferSnapshotIndexesMetadata",
-        aborts=_list(_longs("TxnIDData", "leastSigBits", "mostSigBits")),
-        maxReadPositionEntryId="long",
-        maxReadPositionLedgerId="long",
-    )
-    return fastavro.parse_schema(
-        _record(
-            "TransactionBufferSnapshotIndexes",
-            indexList=_list(index),
-            snapshot=["null", snapshot],
-            topicName=_TEXT,
-        )
-    )
+    return fastavro.parse_schema(json.loads(definition(local_name)))
 
 
 def _encode(schema: Any, value: dict[str, Any]) -> bytes:
@@ -146,12 +151,14 @@ def encode(topic: str, snapshot: Snapshot) -> bytes:
         }
         for txn, marker in snapshot.aborted
     ]
-    return _encode(single_schema(), {"aborts": aborts, "topicName": topic, **_max_read(snapshot)})
+    return _encode(
+        _schema(SNAPSHOTS), {"aborts": aborts, "topicName": topic, **_max_read(snapshot)}
+    )
 
 
 def decode(value: bytes) -> Snapshot:
     """Return the snapshot in the value of a message. Raise ValueError if it is not one."""
-    record = _decode(single_schema(), value)
+    record = _decode(_schema(SNAPSHOTS), value)
     return Snapshot(
         _max_read_of(record),
         tuple(
@@ -175,12 +182,12 @@ def encode_segment(
         "sequenceId": sequence_id,
         "topicName": topic,
     }
-    return _encode(segment_schema(), value)
+    return _encode(_schema(SNAPSHOT_SEGMENTS), value)
 
 
 def decode_segment(value: bytes) -> list[TxnId]:
     """Return the aborted transactions in a segment. Raise ValueError if it is not one."""
-    return _ids_of(_decode(segment_schema(), value)["aborts"])
+    return _ids_of(_decode(_schema(SNAPSHOT_SEGMENTS), value)["aborts"])
 
 
 def encode_index(topic: str, index: Index) -> bytes:
@@ -197,12 +204,12 @@ def encode_index(topic: str, index: Index) -> bytes:
     ]
     snapshot = {"aborts": _ids(index.unsealed), **_max_read(index)}
     value = {"indexList": segments, "snapshot": snapshot, "topicName": topic}
-    return _encode(index_schema(), value)
+    return _encode(_schema(SNAPSHOT_INDEXES), value)
 
 
 def decode_index(value: bytes) -> Index:
     """Return the index in the value of a message. Raise ValueError if it is not one."""
-    record = _decode(index_schema(), value)
+    record = _decode(_schema(SNAPSHOT_INDEXES), value)
     snapshot = record["snapshot"]
     if snapshot is None:
         raise ValueError("the index has no snapshot")

@@ -34,6 +34,7 @@ from pyxbroker.mledger.positions import ENTRY_ID_MAX
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic_policies import PublishElsewhere, TopicOpener
+    from pyxbroker.schemas.registry import SchemaRegistry
 
 log = get_logger("pyxbroker.transactions")
 
@@ -96,8 +97,19 @@ class _SystemTopic:
 class Snapshots:
     """Reads and writes the snapshots of all topics of this broker."""
 
-    def __init__(self, cluster: str, opener: TopicOpener, segment_bytes: int | None = None) -> None:
-        """segment_bytes: the size of a segment; None: snapshots are written as a whole."""
+    def __init__(
+        self,
+        cluster: str,
+        opener: TopicOpener,
+        schemas: Callable[[], SchemaRegistry],
+        segment_bytes: int | None = None,
+    ) -> None:
+        """segment_bytes: the size of a segment; None: snapshots are written as a whole.
+
+        schemas: returns the registry of schemas, which clients need to read the snapshots.
+        """
+        self._schemas = schemas
+        self._versions: dict[TopicName, bytes] = {}  # schema versions of system topics
         self._cluster = cluster
         self._opener = opener
         self.segment_bytes = segment_bytes
@@ -136,8 +148,9 @@ class Snapshots:
 
     def forget_namespace(self, namespace: str) -> None:
         """Forget a namespace that is being deleted and has no topics left."""
-        for name in [each for each in self._topics if each.namespace == namespace]:
-            del self._topics[name]
+        for known in (self._topics, self._versions):
+            for name in [each for each in known if each.namespace == namespace]:
+                known.pop(name, None)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -218,7 +231,8 @@ class Snapshots:
     # --- writing ------------------------------------------------------------------------------
 
     async def publish(self, target: TopicName, key: str, value: bytes | None) -> Position:
-        """Publish a message to a system topic, which is created if necessary."""
+        """Publish a message to a system topic, which is created with its schema if necessary."""
+        version = self._versions.get(target) or await self._register(target)
         try:
             topic = await self._opener.ensure(target)
         except NamespaceNotFound:
@@ -228,14 +242,29 @@ class Snapshots:
                 raise
             return await self.publish_elsewhere(target, key, value, (self._cluster,))
         assert isinstance(topic, PersistentTopic)
-        return await topic.append_message(write_message(self._metadata(key, value), value or b""))
+        metadata = self._metadata(key, value, version)
+        return await topic.append_message(write_message(metadata, value or b""))
+
+    async def _register(self, target: TopicName) -> bytes:
+        """Register the schema of a system topic, and return its version."""
+        from pyxbroker.schemas.compatibility import ALWAYS_COMPATIBLE
+        from pyxbroker.schemas.registry import Rules
+        from pyxbroker.schemas.values import Schema, SchemaType
+
+        data = snapshot_records.definition(target.local_name)
+        schema = Schema(SchemaType.AVRO, data, snapshot_records.PROPERTIES)
+        registry = self._schemas()
+        rules = Rules(ALWAYS_COMPATIBLE)
+        version = await registry.find_or_create(target.schema_name, schema, rules)
+        self._versions[target] = found = version.to_bytes(8, "big")
+        return found
 
     async def publish_if_exists(self, target: TopicName, key: str) -> None:
         """Delete the value of a key in a system topic, if the topic exists."""
         if await self._opener.exists_when_opened(target):
             await self.publish(target, key, None)
 
-    def _metadata(self, key: str, value: bytes | None) -> object:
+    def _metadata(self, key: str, value: bytes | None, schema_version: bytes) -> object:
         from pyxbroker.proto import PulsarApi as pb
 
         metadata = pb.MessageMetadata(
@@ -243,6 +272,7 @@ class Snapshots:
             sequence_id=0,
             publish_time=int(time.time() * 1000),
             partition_key=key,
+            schema_version=schema_version,
         )
         if value is None:
             metadata.null_value = True

@@ -117,6 +117,7 @@ class TransactionBuffer:
         self._moves = 0  # entries that were stored since the last snapshot
         self._timer: asyncio.TimerHandle | None = None  # of the next snapshot
         self._is_storing = False
+        self._is_due = False  # the next snapshot follows the one that is being stored
         self._is_failing = False  # the last snapshot was not stored, and this was logged
 
     # --- publishing ---------------------------------------------------------------------------
@@ -374,8 +375,11 @@ class TransactionBuffer:
         self._store_snapshot()
 
     def _store_snapshot(self) -> None:
-        if not self._is_storing and self._moves and self.state is State.READY:
+        if self._is_storing:
+            self._is_due = True
+        elif self._moves and self.state is State.READY:
             self._is_storing = True
+            self._is_due = False
             self._spawn(self._store())
 
     async def _store(self) -> None:
@@ -394,7 +398,11 @@ class TransactionBuffer:
             self.snapshot_ms = self._now_ms()
         finally:
             self._is_storing = False
-        self._note_moves(0)  # entries that were stored meanwhile
+        # Entries may have been stored meanwhile.
+        if self._is_due and not self._is_failing:
+            self._store_snapshot()
+        else:
+            self._note_moves(0)
 
     @property
     def max_read(self) -> Position:
