@@ -169,8 +169,9 @@ torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits
 	$(PY) -m torture.key_shared --events $(EVENTS) $(ARGS)
 
 .PHONY: simulate
-simulate: dev ## SEEDS (1000000) schedules of a ledger's writer, readers and recoveries among model bookies (ARGS='--first N')
+simulate: dev ## SEEDS (1000000) schedules of a ledger among model bookies, and of transactions (ARGS='--first N')
 	$(PY) tests/simulate_ledger.py --seeds $(SEEDS) $(ARGS)
+	$(PY) tests/simulate_transactions.py --seeds $(SEEDS) $(ARGS)
 
 .PHONY: bookkeeper
 bookkeeper: dev ## ROUNDS (10) by SEED (1) of faults of Apache bookies, ZooKeeper, links and the broker (root; ARGS='--broker apache')

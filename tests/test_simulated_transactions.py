@@ -23,9 +23,9 @@ from simulate_transactions import (
     Plants,
     SubscriptionNode,
     TopicNode,
-    Violation,
     simulate,
 )
+from transaction_model import OK, Violation
 
 SEEDS = 400
 SEEDS_MAX = 10_000
@@ -202,7 +202,7 @@ class BelievesThatAnEndIsDurable(SubscriptionNode):
 class AnswersBeforeTheRecordIsDurable(SubscriptionNode):
     def acknowledge(self, txn: TxnId, at: int, call: Call) -> None:
         super().acknowledge(txn, at, call)
-        call.answer("ok")
+        call.answer(OK)
 
 
 _KINDS: dict[str, type[Any]] = {
