@@ -209,7 +209,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
         404: {
             *("TenantNotFound", "NamespaceNotFound", "TopicNotFound"),
             *("SubscriptionNotFound", "ConsumerNotFound", "ClusterNotFound"),
-            *("FailureDomainNotFound", "ResourceGroupNotFound"),
+            *("FailureDomainNotFound", "ResourceGroupNotFound", "TransactionNotFound"),
         },
         405: {"NotAllowed"},
         406: {"PartitionsNotAllowed"},
@@ -217,6 +217,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
             *("ConsumerBusy", "SubscriptionBusy", "IncompatibleSchema", "ConcurrentModification"),
             *("TenantExists", "TenantNotEmpty", "NamespaceExists", "NamespaceNotEmpty"),
             *("TopicExists", "ClusterExists", "BrokerInOtherDomain", "BundleNotEmpty"),
+            *("InvalidTxnStatus", "TransactionConflict"),
         },
         412: {
             *("InvalidTopicName", "TopicBusy", "ClusterInUse", "ClusterNotEmpty"),
@@ -229,7 +230,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
         429: {"TooManyRequests"},
         503: {
             *("AnswersNotRead", "MetadataStoreError", "ServiceNotReady", "TooManyBodies"),
-            "TooFewBookies",
+            *("TooFewBookies", "TransactionCoordinatorNotFound"),
         },
     }
     expected = next((status for status, names in statuses.items() if kind.__name__ in names), 500)
