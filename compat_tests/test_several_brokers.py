@@ -564,6 +564,46 @@ def test_the_survivor_takes_the_topics_of_a_killed_broker(pair: list[ClusterBrok
     assert owner(victim, topic) == survivor.url
 
 
+def test_a_slow_owner_delays_the_end_of_its_transactions_alone(
+    pair: list[ClusterBroker],
+) -> None:
+    """apache/pulsar#21505, #23551: the end is sent again, and no answer is taken for another."""
+    coordinating, slow = split_pair(pair, f"{COORDINATOR_TOPIC}-partition-0")
+    names = [f"persistent://public/default/slow-{number}" for number in range(100)]
+    owned = {
+        each: next(name for name in names if owner(coordinating, name) == each.url)
+        for each in (coordinating, slow)
+    }
+    assert slow.process is not None
+    with (
+        TransactionConnection(coordinating.port) as coordinator,
+        TransactionConnection(slow.port) as publisher,
+    ):
+        publisher.producer(owned[slow])
+        coordinator.producer(owned[coordinating])
+        waiting, other = coordinator.begin(), coordinator.begin()
+        for txn, topic in ((waiting, owned[slow]), (other, owned[coordinating])):
+            assert coordinator.add_partitions(txn, topic).code is None
+        publisher.send_within(waiting, b"x", 0)
+        coordinator.send_within(other, b"x", 0)
+        # Longer than an end may take, and shorter than its session lasts.
+        slow.process.send_signal(signal.SIGSTOP)
+        try:
+            request = coordinator.request_id()
+            fields = {1: request, 2: waiting[1], 3: waiting[0], 4: COMMIT}
+            coordinator.command(wire.END_TXN, fields)
+            assert coordinator.end(other, COMMIT).code is None
+            with pytest.raises(TimeoutError):
+                coordinator.expect(wire.END_TXN + 1, 3.2)
+        finally:
+            slow.process.send_signal(signal.SIGCONT)
+        answer = coordinator.expect(wire.END_TXN + 1)
+        assert answer.number(1) == request and coordinator.outcome(answer).code is None
+        assert publisher.subscribe(owned[slow], "s").type == wire.SUCCESS
+        publisher.flow(1)
+        assert wire.parse_payload(publisher.wait_for(wire.MESSAGE).rest).body == b"x"
+
+
 def test_either_broker_answers_about_all_transactions_and_aborts_them(
     pair: list[ClusterBroker],
 ) -> None:

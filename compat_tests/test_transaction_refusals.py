@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness import wire
 from harness.brokers import Broker
 from harness.raw import ConnectionClosed
+from harness.tokens import token, with_rights
 from harness.transaction_commands import (
     ABORT,
     COMMIT,
+    COORDINATOR_TOPIC,
     Id,
     Outcome,
     TransactionConnection,
     coordinator_of,
 )
-from harness.transactions import SETTINGS, topic_stats, wait_until
+from harness.transactions import SETTINGS, path_of, topic_stats, wait_until
 
-from compat_tests.conftest import BrokerFactory
+from compat_tests.conftest import BrokerFactory, broker_kind
 
 BROKER_SETTINGS = SETTINGS
 NO_COORDINATOR, NOT_ALLOWED, CONFLICT, NOT_FOUND = 20, 22, 23, 24
@@ -301,3 +304,68 @@ def test_a_flood_of_transactions_disturbs_no_other_one(
         assert outcome.type == wire.ADD_PARTITION_TO_TXN + 1
         id = connection.begin()
         assert connection.end(id, COMMIT).code is None
+
+
+def test_a_flood_of_acks_disturbs_no_other_subscription(
+    broker: Broker, connection: TransactionConnection, topic: str
+) -> None:
+    """5,000 acknowledgements of as many unknown transactions, of messages that do not exist."""
+    with TransactionConnection(broker.port) as another:
+        ledger, _ = message_of(another, topic)
+        for number in range(5000):
+            place = wire.message_id(ledger, 1000 + number)
+            fields = {1: 1, 2: wire.INDIVIDUAL, 3: place, 6: number, 7: 0}
+            another.command(wire.ACK, fields | {8: another.request_id()})
+        position = message_of(connection, f"{topic}-other")
+        assert connection.acknowledge_within((0, 1), position).code is None
+        assert connection.end_on_subscription((0, 1), f"{topic}-other", "s", COMMIT).code is None
+        for _ in range(5000):
+            another.wait_for(ACK_RESPONSE, 30)
+
+
+@pytest.mark.parametrize("role", ["owner", "root", "stranger"])
+def test_the_owner_and_the_superuser_end_a_transaction(
+    secured: Broker, topic: str, role: str
+) -> None:
+    """Others are answered as if it did not exist, after a restart of the coordinator, too."""
+    with login_of(secured, "owner") as connection:
+        id = connection.begin()
+        assert connection.add_partitions(id, topic).code is None
+    place = f"{path_of(COORDINATOR_TOPIC)}-partition-0"
+    login = {"Authorization": f"Bearer {token('root')}"}
+    status, _, text = secured.exchange("PUT", f"/admin/v2/{place}/unload", headers=login)
+    assert status == 204, text
+    may = role != "stranger"
+    with login_of(secured, role) as connection:
+        for outcome in [
+            connection.add_partitions(id, topic),
+            connection.add_subscription(id, topic),
+            connection.end(id, ABORT),
+        ]:
+            assert (outcome.code is None) is may, outcome
+
+
+@pytest.fixture(scope="module")
+def secured(module_directory: Path) -> Iterator[Broker]:
+    """A broker that asks who its clients are, and lets `owner` and `stranger` use a namespace."""
+    kind = broker_kind()
+    one = Broker(kind, module_directory / "secured", settings=SETTINGS | with_rights(kind))
+    one.headers = {"Authorization": f"Bearer {token('root')}"}
+    try:
+        one.start()
+        for role in ("owner", "stranger"):
+            place = f"/admin/v2/namespaces/public/default/permissions/{role}"
+            assert one.rest("POST", place, ["produce", "consume"])[0] == 204
+        yield one
+    finally:
+        one.close()
+
+
+def login_of(broker: Broker, role: str) -> TransactionConnection:
+    """Connect with the token of a role."""
+    status, _ = broker.rest("GET", f"/lookup/v2/topic/{path_of(COORDINATOR_TOPIC)}-partition-0")
+    assert status == 200
+    one = TransactionConnection(broker.port, handshake=False)
+    one.connect(fields={5: "token", 3: token(role)})
+    wait_until(lambda: one.connect_coordinator().code is None)
+    return one
