@@ -363,8 +363,8 @@ def secured(module_directory: Path) -> Iterator[Broker]:
 
 def login_of(broker: Broker, role: str) -> TransactionConnection:
     """Connect with the token of a role."""
-    status, _ = broker.rest("GET", f"/lookup/v2/topic/{path_of(COORDINATOR_TOPIC)}-partition-0")
-    assert status == 200
+    place = f"/lookup/v2/topic/{path_of(COORDINATOR_TOPIC)}-partition-0"
+    wait_until(lambda: broker.rest("GET", place)[0] == 200)
     one = TransactionConnection(broker.port, handshake=False)
     one.connect(fields={5: "token", 3: token(role)})
     wait_until(lambda: one.connect_coordinator().code is None)
