@@ -38,6 +38,7 @@ SETTINGS = {
 TOPICS = [f"persistent://public/default/t{number}" for number in range(16)]
 PATIENCE_S = 30.0
 SERVICE_NOT_READY = 6
+COORDINATORS = 16  # of a cluster, as it is created
 TRANSACTIONS = "/admin/v3/transactions"
 SEEN_WITHIN_S = 3.0  # a second, and some for a busy machine
 
@@ -661,6 +662,9 @@ def test_a_coordinator_ends_transactions_at_other_brokers_and_survives_its_own(
     victim.kill()
     with TransactionConnection(survivor.port) as coordinator:
         wait_until(lambda: coordinator.connect_coordinator().code is None)
+        for number in range(1, COORDINATORS):
+            lookup(survivor, f"{COORDINATOR_TOPIC}-partition-{number}")
+            assert coordinator.connect_coordinator(number).code is None
         assert coordinator.end(opened, ABORT).code is None
         # The answer may have been lost with the broker.
         assert coordinator.end(committed, COMMIT).code is None

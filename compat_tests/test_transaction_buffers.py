@@ -37,6 +37,7 @@ from compat_tests.conftest import aborts_of_sends
 
 BROKER_SETTINGS = SETTINGS | {
     "transactionPendingAckLogIndexMinLag": "1",
+    "transactionBufferSnapshotMinTimeInMillis": "1000",
     "forceDeleteNamespaceAllowed": "true",
 }
 INTERNAL_NAMES = [
@@ -182,7 +183,7 @@ def test_the_first_transactional_message_writes_a_snapshot(
 
 @aborts_of_sends
 def test_the_last_id_is_that_of_a_committed_message(
-    transacting: TransactionClient, topic: str
+    transacting: TransactionClient, broker: Broker, topic: str
 ) -> None:
     producer = transacting.producer(topic)
     plain = producer.send(b"plain")
@@ -196,6 +197,10 @@ def test_the_last_id_is_that_of_a_committed_message(
     committed = producer.send(b"committed", transaction)
     assert last_id(transacting, topic) == plain
     transaction.commit()
+    assert last_id(transacting, topic) == committed
+    unload(broker, topic)  # the next message is the first one of a ledger
+    transaction = transacting.begin()
+    producer.send(b"open", transaction)
     assert last_id(transacting, topic) == committed
 
 
@@ -253,7 +258,7 @@ def test_a_compacted_topic_has_committed_values_alone(
 
 def test_transactional_messages_obey_policies(java: Java, broker: Broker, namespace: str) -> None:
     """Encryption that is required, and the longest delay."""
-    client = JavaTransactions(java, broker.url, operationTimeoutMs=3000)
+    client = JavaTransactions(java, broker.url, operationTimeoutMs=2000)
     delays = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
     at = f"/admin/v2/namespaces/{namespace}"
     assert broker.rest("POST", f"{at}/delayedDelivery", delays)[0] == 204

@@ -15,6 +15,7 @@ import pytest
 from harness.brokers import Broker
 from harness.java_client import Java, JavaError
 from harness.transactions import (
+    SEGMENTS,
     SETTINGS,
     JavaTransactions,
     TransactionClient,
@@ -35,7 +36,7 @@ from harness.transactions import (
 
 from compat_tests.conftest import BrokerFactory, TransactionClientFactory, aborts_of_sends
 
-BROKER_SETTINGS = SETTINGS
+BROKER_SETTINGS = SETTINGS | SEGMENTS
 
 
 def test_messages_arrive_after_the_commit(
@@ -371,6 +372,24 @@ def test_counters_of_a_topic_match_after_the_end(
     counts = [stats[name] for name in ("committedTxnCount", "abortedTxnCount", "ongoingTxnCount")]
     assert counts == [4, 2, 0]
     assert buffer_stats(broker, topic)["state"] == "Ready"
+
+
+def test_more_aborted_transactions_than_a_segment_of_a_snapshot_takes(
+    java_transacting: JavaTransactions, broker: Broker, topic: str
+) -> None:
+    producer = java_transacting.producer(topic)
+    for _ in range(8):
+        transactions = [java_transacting.begin() for _ in range(50)]
+        for transaction in transactions:
+            producer.own.send_later(b"aborted", transaction=transaction)
+        for transaction in transactions:
+            transaction.abort()
+    producer.send(b"plain")
+    unload(broker, topic)
+    consumer = java_transacting.consumer(topic)
+    assert receive_bodies(consumer, 1) == [b"plain"]
+    assert_nothing(consumer)
+    assert buffer_stats(broker, topic)["totalAbortedTransactions"] == 400
 
 
 def test_a_broker_without_transactions_refuses_the_client(

@@ -29,6 +29,10 @@ SETTINGS = {
     "transactionCoordinatorEnabled": "true",
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
 }
+SEGMENTS = {
+    "transactionBufferSegmentedSnapshotEnabled": "true",
+    "transactionBufferSnapshotSegmentSize": "1024",  # bytes, of about 300 aborted transactions
+}
 # Java's exceptions and the Go client's results, by the end of their names.
 _REASONS = {
     "TransactionNotFoundException": "TransactionNotFound",
