@@ -181,6 +181,10 @@ bookkeeper: dev ## ROUNDS (10) by SEED (1) of faults of Apache bookies, ZooKeepe
 brokers: dev ## ROUNDS (10) by SEED (1) of faults of three brokers and their links, with Apache bookies (root; ARGS='--broker apache' or '--figures kill')
 	$(PY) -m torture.brokers --rounds $(ROUNDS) --seed $(SEED) --verbose $(ARGS)
 
+.PHONY: exactlyonce
+exactlyonce: dev ## ROUNDS (10) by SEED (1) of exactly-once processing with transactions, workers and broker killed (ARGS='--cut' or '--brokers 3')
+	$(PY) -m torture.transactions --rounds $(ROUNDS) --seed $(SEED) --verbose $(ARGS)
+
 .PHONY: ledgerscopy
 ledgerscopy: dev $(VENV)/.spark ## `ledgers copy` of 1,000 topics and 1,000,000 messages, killed five times, and audited (ARGS='--topics N --messages N')
 	$(PY) -m torture.ledgers_copy --seed $(SEED) $(ARGS)

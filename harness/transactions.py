@@ -239,7 +239,7 @@ class GoTransactions:
         return GoProducer(self.own.create_producer(topic, **(batches | options)))
 
     def consumer(
-        self, topic: str, name: str = "s", kind: str = "Exclusive", **options: Any
+        self, topic: str | list[str], name: str = "s", kind: str = "Exclusive", **options: Any
     ) -> GoConsumer:
         """Subscribe from the earliest message."""
         wanted = {
