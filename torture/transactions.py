@@ -43,9 +43,10 @@ COORDINATORS = 16
 MESSAGES = (60, 160)  # of one round
 FAULTS = (5, 11)  # of one round
 PAUSE_S = (0.02, 0.6)  # before a fault
-DRAIN_S = 60.0
+DRAIN_S = 120.0
 STOP_S = 60.0
 READ_S = 15.0
+READY_S = 90.0  # a machine may be busy with other work
 ROUNDS_PER_DIRECTORY = 6
 SETTINGS = transactions.SETTINGS | {
     "brokerDeduplicationEnabled": "true",  # the client repeats a message without a receipt
@@ -118,7 +119,7 @@ class Storm:
             broker.environment = self._simulator.environment()
             broker.data = self._simulator.root / "data"
         self._broker = broker
-        broker.start(60.0)
+        broker.start(READY_S)
 
     def close(self) -> None:
         if self._broker is not None:
@@ -163,14 +164,15 @@ class Storm:
         for worker in workers:
             worker.start()
         faults: list[str] = []
+        waits: Counter[str] = Counter()  # what the workers did in the samples of the drain
         try:
             for _ in range(self._random.randint(*FAULTS)):
                 time.sleep(self._random.uniform(*PAUSE_S))
                 faults.append(self._fault(workers, [*inputs, *_partitions(output)]))
             for broker in self.brokers:
-                broker.wait_ready()
+                broker.wait_ready(READY_S)
             began = time.monotonic()
-            found = self._drain(output, inputs, ledger)
+            found = self._drain(inputs, workers, waits)
             drained_s = time.monotonic() - began
             self.longest_drain_s = max(self.longest_drain_s, drained_s)
             if found:
@@ -196,7 +198,8 @@ class Storm:
             commits = sum(each.counts["commits"] for each in workers)
             print(
                 f"round {number}: {order}, {ledger.sent.total()} messages, {commits} commits,"
-                f" {len(ledger.aborted)} aborted, drained in {drained_s:.1f} s:"
+                f" {len(ledger.aborted)} aborted, drained in {drained_s:.1f} s"
+                f" ({waits.most_common(3)}):"
                 f" {', '.join(faults)}",
                 flush=True,
             )
@@ -251,7 +254,7 @@ class Storm:
             client.close()
         return read
 
-    def _drain(self, output: str, inputs: list[str], ledger: Ledger) -> list[str]:
+    def _drain(self, inputs: list[str], workers: list[Worker], waits: Counter[str]) -> list[str]:
         """Wait until all inputs are acknowledged; return what is left after the limit."""
         until = time.monotonic() + DRAIN_S
         left = dict.fromkeys(inputs, -1)
@@ -261,6 +264,7 @@ class Storm:
                     del left[topic]
             if not left:
                 return []
+            waits.update(each.doing.partition(" ")[0] for each in workers)
             time.sleep(0.2)
         backlogs = {topic.rpartition("/")[2]: self._backlog(topic) for topic in left}
         return [f"not drained after {DRAIN_S:.0f} s: {backlogs}; {self._open()}"]
@@ -278,8 +282,8 @@ class Storm:
         choice = self._random.randrange(1 << 30)
         text = kind
         if kind == WORKER:
-            if not workers[choice % WORKERS].crash():
-                return "no worker"
+            if not any(workers[(choice + each) % WORKERS].crash() for each in range(WORKERS)):
+                return "no worker"  # all are waiting for the end of a transaction
         elif kind == BROKER:
             text += self._kill(self.brokers[choice % len(self.brokers)])
         elif kind == TOPIC:
