@@ -91,9 +91,9 @@ class Storm:
         """Run the rounds; a broken promise ends a data directory, not the run."""
         for number in range(self.options.first, self.options.first + self.options.rounds):
             self._random = random.Random(f"{self.options.seed}-{number}")
+            if self._broker is None or number % ROUNDS_PER_DIRECTORY == 0:
+                self._begin_directory()
             try:
-                if self._broker is None or number % ROUNDS_PER_DIRECTORY == 0:
-                    self._begin_directory()
                 found = self._round(number)
             except (BrokerFailed, pulsar.PulsarException, AssertionError, OSError) as error:
                 output = self.broker.output(1500)
