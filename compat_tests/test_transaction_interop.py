@@ -1,20 +1,27 @@
-"""Our broker and Apache Pulsar's take turns on the pending acknowledgements of the same topic.
+"""Our broker and Apache Pulsar's take turns on the same transactions.
 
-Each broker is killed with kill -9. The next one reads the log that the one before has written: what
-is pending stays hidden, what was committed stays acknowledged, and it ends what the other began.
+Each broker is killed with kill -9. The next one reads the logs that the one before has written:
+open transactions stay open and hidden, ended ones stay ended, pending acknowledgements stay
+pending, and it ends what the other began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from harness import wire
 from harness.brokers import Broker
 from harness.raw import Answer
-from harness.transaction_commands import ABORT, COMMIT, TransactionConnection
-from harness.transactions import SETTINGS, wait_until
+from harness.transaction_commands import (
+    ABORT,
+    COMMIT,
+    COORDINATOR_TOPIC,
+    Id,
+    TransactionConnection,
+)
+from harness.transactions import SETTINGS, transaction_rest, wait_until
 
 from compat_tests.clusters import Cluster
 from compat_tests.test_broker_on_bookkeeper import in_store
@@ -24,7 +31,16 @@ from pyxbroker.metadata.store import MetadataStore
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 
 CONFLICT = 23
+NOT_FOUND = 24
 TOPIC = "persistent://public/default/pending"
+INPUT = "persistent://public/default/input"
+OUTPUT = "persistent://public/default/output"
+UNLOADED = "persistent://public/default/unloaded"
+BATCHES = {  # several records in an entry of the logs
+    f"transaction{log}BatchedWrite{name}": value
+    for log in ("Log", "PendingAck")
+    for name, value in (("Enabled", "true"), ("MaxDelayInMillis", "100"))
+}
 Position = tuple[int, int]
 ONE_BOOKIE = {
     "managedLedgerDefaultEnsembleSize": "1",
@@ -46,16 +62,24 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Client(TransactionConnection):
-    """A client that keeps the positions of all messages, by consumer."""
+    """A client that keeps the positions and bodies of all messages, by consumer."""
 
     def __init__(self, port: int) -> None:
-        self.positions: dict[int, list[Position]] = {1: [], 2: []}
+        self.positions: dict[int, list[Position]] = {1: [], 2: [], 3: []}
+        self.bodies: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
         super().__init__(port)
 
     def receive(self, timeout_s: float | None = None) -> Answer:
         frame = super().receive(timeout_s)
         if frame.type == wire.MESSAGE:
             self.positions[frame.number(1)].append(wire.position(frame.data(2)))
+            self.bodies[frame.number(1)].append(wire.parse_payload(frame.rest).body)
+        return frame
+
+    def _take(self, is_wanted: Callable[[Answer], bool]) -> Answer:
+        """Return the next frame that is wanted. Messages before it were noted by `receive`."""
+        while not is_wanted(frame := self.receive()):
+            pass
         return frame
 
 
@@ -77,6 +101,8 @@ class Turn:
         client = Client(self.broker.port)
         try:
             client.lookup(TOPIC)
+            client.lookup(f"{COORDINATOR_TOPIC}-partition-0")
+            assert client.connect_coordinator().code is None
         except AssertionError:
             client.socket.close()
             return None
@@ -156,4 +182,155 @@ def test_pending_acknowledgements_move_between_the_brokers(cluster: Cluster) -> 
     assert turn.subscribe(4, "f", wire.FAILOVER) == at[4:]
     turn.end(113, ABORT)
     assert turn.receive(1) == [at[4]]
+    turn.kill()
+
+
+class TransactionsTurn(Turn):
+    """A broker that runs, and a client with a consumer of the input and one of the output.
+
+    Nothing is acknowledged outside of transactions. So each turn gets all that is visible.
+    """
+
+    INPUT_CONSUMER, OUTPUT_CONSUMER = 1, 3
+
+    def open(self) -> None:
+        """Create the producers and the consumers."""
+        for number, topic in enumerate((INPUT, OUTPUT), 1):
+            self.client.producer(topic, number)
+        subscribe = self.client.subscribe
+        assert subscribe(INPUT, "in", self.INPUT_CONSUMER, wire.SHARED).type == wire.SUCCESS
+        assert subscribe(OUTPUT, "out", self.OUTPUT_CONSUMER).type == wire.SUCCESS
+        self.client.flow(100, self.INPUT_CONSUMER)
+        self.client.flow(100, self.OUTPUT_CONSUMER)
+
+    def output(self, *wanted: bytes) -> None:
+        """Receive these messages of the output in their order, and no more."""
+        bodies = self.client.bodies[self.OUTPUT_CONSUMER]
+        while len(bodies) < len(wanted):
+            self.client.receive()
+        self.client.assert_alive()
+        assert bodies == [*wanted]
+        bodies.clear()
+
+    def transform(self, body: bytes, *positions: Position) -> Id:
+        """Begin a transaction that acknowledges input and publishes output."""
+        id = self.client.begin(3_600_000)
+        self.work(id, body, *positions)
+        return id
+
+    def work(self, id: Id, body: bytes, *positions: Position) -> None:
+        assert self.client.add_partitions(id, OUTPUT).code is None
+        assert self.client.send_within(id, body, id[1], 2).code is None
+        if positions:
+            assert self.client.add_subscription(id, INPUT, "in").code is None
+            assert self.client.acknowledge_within(id, *positions).code is None
+
+    def commit(self, id: Id) -> None:
+        assert self.client.end(id, COMMIT).code is None
+
+    def abort(self, id: Id) -> None:
+        assert self.client.end(id, ABORT).code is None
+
+    def begin_all(self, count: int) -> list[Id]:
+        """Begin transactions whose records the broker may write together."""
+        requests = [self.client.request_id() for _ in range(count)]
+        fields = [{1: each, 2: 3_600_000, 3: 0} for each in requests]
+        self.client.write(b"".join(wire.command(wire.NEW_TXN, each) for each in fields))
+        answers = [self.client.wait_for(wire.NEW_TXN + 1) for _ in range(count)]
+        assert all(4 not in each.fields for each in answers), answers
+        return [(each.number(3), each.number(2)) for each in answers]
+
+
+def test_transactions_move_between_the_brokers(cluster: Cluster) -> None:
+    settings = SETTINGS | ONE_BOOKIE
+    ours = cluster.broker("ours", **settings)
+    apaches = cluster.apache_broker("apaches", **settings)
+    apaches_with_batches = cluster.apache_broker("apaches-with-batches", **settings, **BATCHES)
+
+    turn = TransactionsTurn(cluster, ours)
+    turn.open()
+    for number in range(8):
+        turn.client.send(b"i-%d" % number, number)
+    at = turn.receive(8)
+    committed = turn.transform(b"committed", at[0])
+    aborted = turn.transform(b"aborted", at[1])
+    to_commit = turn.transform(b"committed by Apache's", at[2])
+    to_abort = turn.transform(b"aborted by Apache's", at[3])
+    ending = turn.client.begin(3_600_000)
+    turn.client.producer(UNLOADED, 3)
+    assert turn.client.add_partitions(ending, UNLOADED).code is None
+    assert turn.client.send_within(ending, b"late", 0, 3).code is None
+    turn.commit(committed)
+    turn.abort(aborted)
+    assert turn.receive(1) == at[1:2]
+    turn.output(b"committed")
+    turn.kill()
+
+    turn = TransactionsTurn(cluster, apaches)
+    turn.open()
+    assert turn.receive(5) == [at[1], *at[4:]]
+    turn.output(b"committed")
+    assert turn.client.end(committed, COMMIT).code == NOT_FOUND
+    turn.commit(to_commit)
+    turn.abort(to_abort)
+    assert turn.receive(1) == at[3:4]
+    turn.output(b"committed by Apache's")
+    from_apache = turn.transform(b"committed by ours", at[4])
+    from_apache_too = turn.transform(b"aborted by ours", at[5])
+    ended = turn.transform(b"ended behind an open one", at[6])
+    turn.commit(ended)
+    turn.abort(turn.transform(b"aborted", at[7]))
+    assert turn.receive(1) == at[7:]
+    turn.output()
+    # Apache's coordinator retries until somebody opens the topic, and is killed meanwhile.
+    request = {1: turn.client.request_id(), 2: ending[1], 3: ending[0], 4: COMMIT}
+    turn.client.command(wire.END_TXN, request)
+    path = f"transactionMetadata/{ending[0]}/{ending[1]}"
+    wait_until(lambda: transaction_rest(apaches, path)[1]["status"] == "COMMITTING")
+    turn.kill()
+
+    turn = TransactionsTurn(cluster, ours)
+    turn.open()
+    assert turn.receive(3) == [at[1], at[3], at[7]]
+    turn.output(b"committed", b"committed by Apache's")
+    assert turn.client.end(ended, ABORT).code is not None
+    turn.commit(from_apache)
+    turn.abort(from_apache_too)
+    assert turn.receive(1) == at[5:6]
+    turn.output(b"committed by ours", b"ended behind an open one")
+    assert turn.client.subscribe(UNLOADED, "late", 2).type == wire.SUCCESS
+    turn.client.flow(1, 2)
+    while not turn.client.bodies[2]:
+        turn.client.receive()
+    assert turn.client.bodies[2] == [b"late"]
+    to_commit = turn.transform(b"m", at[1])
+    to_abort = turn.transform(b"n", at[3])
+    turn.kill()
+
+    turn = TransactionsTurn(cluster, apaches_with_batches)
+    turn.open()
+    assert turn.receive(2) == [at[5], at[7]]
+    before = (b"committed", b"committed by Apache's", b"committed by ours")
+    before += (b"ended behind an open one",)
+    turn.output(*before)
+    turn.commit(to_commit)
+    turn.abort(to_abort)
+    assert turn.receive(1) == at[3:4]
+    turn.output(b"m")
+    in_batch = turn.begin_all(3)
+    for id, body, position in zip(in_batch, (b"x", b"y", b"z"), (at[3], at[5], at[7]), strict=True):
+        turn.work(id, body, position)
+    turn.commit(in_batch[1])
+    turn.abort(in_batch[2])
+    assert turn.receive(1) == at[7:]
+    turn.kill()
+
+    turn = TransactionsTurn(cluster, ours)
+    turn.open()
+    assert turn.receive(1) == at[7:]
+    turn.output(*before, b"m")
+    assert turn.client.end(in_batch[2], COMMIT).code is not None
+    turn.commit(in_batch[0])
+    turn.output(b"x", b"y")
+    assert turn.transform(b"new", at[7])[1] > in_batch[2][1]
     turn.kill()
