@@ -33,7 +33,7 @@ BODY = bytes(100)
 LAST = b"the message behind all transactions"
 TTL_MS = 3_600_000  # nothing times out meanwhile
 LOADS = tuple(itertools.product((1, 100), (1, 10)))  # open at once, messages of each
-WINDOW = 500  # transactions at once while others are prepared for a recovery
+WINDOW = 1000  # transactions at once while others are prepared for a recovery
 START_S = 240.0
 FIGURES = ("rate", "aborted", "open")
 
@@ -44,7 +44,7 @@ ROWS: list[side_by_side.Row] = [
     for row in (
         (
             f"{count}_{messages}_rate",
-            f"transactions, {count} at once, {messages} messages each",
+            f"transactions, {count} at once, messages of each: {messages}",
             "1/s",
             0,
         ),
@@ -192,7 +192,7 @@ def recovery(broker: Broker, name: str, count: int) -> Numbers:
     """Kill a broker with so many transactions on one topic, and wait until it serves again."""
     topic = f"{TOPIC}{name}"
     is_aborted = name == "aborted"
-    first = TransactionConnection(broker.port)
+    first = TransactionConnection(broker.port, timeout_s=START_S)
     assert first.subscribe(topic, "s").type == wire.SUCCESS
     first.socket.close()
     load = Load(broker, topic, 1, ABORT if is_aborted else None)
@@ -241,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
     counts = {"aborted": options.aborted, "open": options.open}
 
     def one_life(broker: Broker) -> Numbers:
-        broker.start()
+        broker.start(START_S)
         numbers: Numbers = {}
         for figure in options.figure or FIGURES:
             if figure in counts:
