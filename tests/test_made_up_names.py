@@ -92,6 +92,7 @@ def ask_by_rest(origin: str, path: str, topic: str, headers: dict[str, str]) -> 
 @pytest.mark.parametrize("rights", ["everybody may all", "a role without any right"])
 def test_made_up_names_leave_no_watch(tmp_path: Path, rights: str) -> None:
     settings = {"allowAutoTopicCreation": "false", "defaultNumPartitions": "2"}
+    settings["transactionCoordinatorEnabled"] = "true"
     connect: dict[int, object] = {}
     headers: dict[str, str] = {}
     if rights != "everybody may all":

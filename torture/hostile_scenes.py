@@ -16,6 +16,7 @@ from harness import wire
 from harness.brokers import Broker
 from harness.raw import RawConnection
 
+from pyxbroker.base.limits import TRANSACTION_NAMES_MAX
 from torture.hostile_exchange import Answers, exchange
 
 TOPIC = "persistent://public/default/hostile"
@@ -43,7 +44,7 @@ ENTRIES = 500  # of a list of clusters, ..., half of what there may be
 OTHERS_MAX = 400  # besides, which requests make and destroy
 VERSIONS = 5  # of a schema
 TRANSACTIONS = 2_000  # open ones
-PARTICIPANTS = 9_000  # of one of them; as many topics as one command can name
+PARTICIPANTS = 9_000  # of one of them
 GRANTED_TOPICS = 400  # of one namespace
 ROLES_GRANTED = 200  # with names of 1,000 bytes: 512 KiB are all there may be
 TOGETHER = 500  # commands that are sent before their answers are read
@@ -376,8 +377,10 @@ def _begin(raw: RawConnection, count: int) -> list[int]:
 
 
 def _add_topics(raw: RawConnection, transaction: int, topics: Iterable[str]) -> None:
-    fields = {1: raw.request_id(), 2: transaction, 3: 0, 4: list(topics)}
-    raw.command(wire.ADD_PARTITION_TO_TXN, fields)
+    left = iter(topics)
+    while some := list(islice(left, TRANSACTION_NAMES_MAX)):
+        fields = {1: raw.request_id(), 2: transaction, 3: 0, 4: some}
+        raw.command(wire.ADD_PARTITION_TO_TXN, fields)
     assert 4 not in raw.wait_for(wire.ADD_PARTITION_TO_TXN + 1).fields
 
 
