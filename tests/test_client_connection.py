@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pyxbroker.client.errors import (
     ConnectionRefused,
     NotPulsar,
     ProtocolFault,
+    network_reason,
 )
 from pyxbroker.client.pool import ConnectionPool
 from pyxbroker.proto import PulsarApi as pb
@@ -287,3 +289,9 @@ def test_a_refused_request_has_its_code() -> None:
             assert (caught.value.code, caught.value.message) == ("AuthorizationError", "why")
 
     run(main)
+
+
+def test_an_alert_of_tls_is_named_by_its_own_words() -> None:
+    error = ssl.SSLError(1, "[SSL: ...] (_ssl.c:2580)")
+    error.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    assert network_reason(error) == "tlsv13 alert certificate required"

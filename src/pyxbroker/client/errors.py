@@ -50,6 +50,9 @@ class ConnectFailed(ConnectionFailed):
 
 def network_reason(error: OSError | asyncio.TimeoutError) -> str:
     """Return why a connection is not opened or has ended, without the event loop's words."""
+    alert = getattr(error, "reason", None)  # of ssl.SSLError, whose number is none of the system
+    if isinstance(alert, str):
+        return alert.lower().replace("_", " ")
     if isinstance(error, OSError) and (error.errno or 0) > 0:
         return os.strerror(error.errno).lower()  # type: ignore[arg-type]
     text = error.strerror if isinstance(error, OSError) else ""  # of a name that is not known
