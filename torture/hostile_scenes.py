@@ -344,6 +344,8 @@ def _make_transactions(stage: Stage) -> None:
     first, *_ = _begin(raw, stage.some(TRANSACTIONS))
     _add_topics(raw, first, (f"{TOPIC}-none-{i}" for i in range(stage.some(PARTICIPANTS))))
     stage.first_transaction = first
+    # The answers to the topics are not read.
+    raw = stage.keep(RawConnection(stage.broker.port, timeout_s=60))
     raw.producer(LONG_TOPIC_OF_TRANSACTIONS)
     raw.subscribe(LONG_TOPIC_OF_TRANSACTIONS, LOCAL, sub_type=wire.SHARED)
     raw.flow(2)
