@@ -6,8 +6,10 @@ messages back. ``BROKER=apache`` runs the same tests against Apache Pulsar.
 
 from __future__ import annotations
 
+import pulsar
 import pytest
 from harness.brokers import Broker
+from harness.java_client import JavaError
 from harness.transactions import (
     SETTINGS,
     Consumer,
@@ -20,6 +22,7 @@ from harness.transactions import (
     internal_stats,
     metric,
     path_of,
+    reason,
     receive_bodies,
     refused,
     state_of,
@@ -434,7 +437,8 @@ def test_two_workers_share_the_messages_exactly_once(
             assert rounds < 200, found
             try:
                 message = consumer.receive(300)
-            except Exception:
+            except (JavaError, pulsar.Timeout) as error:
+                assert reason(error) == "Timeout", error
                 continue
             transaction = worker.begin()
             producer.send(message.data, transaction)

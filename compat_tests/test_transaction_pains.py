@@ -74,10 +74,7 @@ def test_an_end_that_is_sent_again_is_answered_as_before(
     connection: TransactionConnection, topic: str, action: int
 ) -> None:
     """#19629: Apache Pulsar answers TransactionNotFound, and users do all their work again."""
-    id = connection.begin()
-    connection.producer(topic)
-    connection.add_partitions(id, topic)
-    connection.send_within(id, b"x", 0)
+    id = connection.begin_with_message(topic)
     for _ in range(2):
         assert connection.end(id, action).code is None
 
@@ -88,10 +85,7 @@ def test_an_end_that_is_sent_again_after_a_restart_is_answered_as_before(
 ) -> None:
     """#19747: the broker ends between the log's record of the commit and the answer."""
     with coordinator_of(broker) as connection:
-        id = connection.begin()
-        connection.producer(topic)
-        connection.add_partitions(id, topic)
-        connection.send_within(id, b"x", 0)
+        id = connection.begin_with_message(topic)
         assert connection.end(id, COMMIT).code is None
     restart(broker)
     with coordinator_of(broker) as connection:
@@ -102,10 +96,7 @@ def test_a_committed_transaction_stays_committed_after_a_kill(broker: Broker, to
     """#20150: the position of the coordinator's cursor is not on disk yet; nothing times out."""
     until = time.monotonic() + 5
     with coordinator_of(broker) as connection:
-        id = connection.begin(timeout_ms=4000)
-        connection.producer(topic)
-        connection.add_partitions(id, topic)
-        connection.send_within(id, b"x", 0)
+        id = connection.begin_with_message(topic, timeout_ms=4000)
         assert connection.end(id, COMMIT).code is None
     restart(broker)
     with coordinator_of(broker) as connection:
@@ -264,10 +255,7 @@ def test_a_topic_with_an_open_transaction_is_deleted_with_force(
     broker: Broker, connection: TransactionConnection, topic: str
 ) -> None:
     """The transaction can end after that; Apache Pulsar retries the end for ever."""
-    id = connection.begin()
-    connection.producer(topic)
-    connection.add_partitions(id, topic)
-    connection.send_within(id, b"x", 0)
+    id = connection.begin_with_message(topic)
     status, text = broker.request("DELETE", f"/admin/v2/{path_of(topic)}?force=true")
     assert status == 204, text
     connection.command(wire.END_TXN, {1: connection.request_id(), 2: id[1], 3: id[0], 4: COMMIT})

@@ -158,10 +158,7 @@ def test_an_end_without_a_participant_closes_at_most_its_connection(
 
 
 def test_an_end_without_an_action_commits(connection: TransactionConnection, topic: str) -> None:
-    id = connection.begin()
-    connection.producer(topic)
-    connection.add_partitions(id, topic)
-    connection.send_within(id, b"x", 0)
+    id = connection.begin_with_message(topic)
     assert connection.ask(wire.END_TXN, {2: id[1], 3: id[0]}).code is None
     assert connection.end(id, ABORT).code == NOT_FOUND
     connection.subscribe(topic)
@@ -290,10 +287,7 @@ def test_a_flood_of_transactions_disturbs_no_other_one(
         for _ in range(3000):
             requests.append(another.request_id())
             another.command(wire.NEW_TXN, {1: requests[-1], 2: 60_000, 3: 0})
-        id = connection.begin()
-        connection.producer(topic)
-        connection.add_partitions(id, topic)
-        connection.send_within(id, b"x", 0)
+        id = connection.begin_with_message(topic)
         assert connection.end(id, COMMIT).code is None
         answers = [another.expect(wire.NEW_TXN + 1, 30) for _ in requests]
         assert sorted(answer.number(1) for answer in answers) == requests

@@ -72,6 +72,14 @@ class TransactionConnection(RawConnection):
             self._take(lambda each: each.type in (wire.SEND_RECEIPT, wire.SEND_ERROR))
         )
 
+    def begin_with_message(self, topic: str, timeout_ms: int = 60_000) -> Id:
+        """Start a transaction, and send a message within it by the first producer of a topic."""
+        id = self.begin(timeout_ms)
+        self.producer(topic)
+        self.add_partitions(id, topic)
+        self.send_within(id, b"x", 0)
+        return id
+
     def acknowledge_within(
         self, id: Id, *positions: Id, cumulative: bool = False, consumer_id: int = 1
     ) -> Outcome:

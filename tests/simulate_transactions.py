@@ -28,17 +28,14 @@ What must hold follows from whole logs (transaction_model.py).
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
+import simulating
 from pyxbroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pyxbroker.broker.transactions.buffer import Buffer, Snapshot
 from pyxbroker.broker.transactions.coordinator import Coordinator, LogRecord, Status
@@ -1103,39 +1100,5 @@ def simulate(seed: int, plants: Plants = Plants()) -> Simulation:  # noqa: B008
     return simulation
 
 
-def _violations(seeds: range) -> tuple[int, list[str]]:
-    found = []
-    for seed in seeds:
-        try:
-            simulate(seed)
-        except Violation as error:
-            found.append(str(error))
-    return len(seeds), found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Simulate transactions by seeds.")
-    parser.add_argument("--seeds", type=int, default=10_000, help="number of seeds")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: cores")
-    options = parser.parse_args()
-    began = shown = time.monotonic()
-    last = options.first + options.seeds
-    parts = [range(at, min(at + 500, last)) for at in range(options.first, last, 500)]
-    done, found = 0, 0
-    with multiprocessing.Pool(options.processes) as pool:
-        for count, violations in pool.imap_unordered(_violations, parts):
-            done += count
-            found += len(violations)
-            for each in violations:
-                print(each, flush=True)
-            if time.monotonic() - shown > 60:
-                shown = time.monotonic()
-                print(f"{done} of {options.seeds} seeds, {found} violations", flush=True)
-    took_s = time.monotonic() - began
-    print(f"{done} seeds, {found} violations, {took_s:.0f} s, {done / took_s:.0f} seeds per second")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(simulating.main("Simulate transactions by seeds.", simulate, Violation))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base.signed import words_of
 from pyxbroker.client import attachment
 from pyxbroker.client.client import Client
 from pyxbroker.client.consumer import Consumer, ConsumerSettings
@@ -26,7 +27,6 @@ from pyxbroker.client.entries import (
     pack_section,
     single_section,
     split_section,
-    words_of,
 )
 from pyxbroker.client.errors import BrokerRefused, ClientError, DamagedEntry
 from pyxbroker.client.receive_queue import BatchAcks, ReceiveQueue

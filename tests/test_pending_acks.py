@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.ackset import AckSet
+from pyxbroker.base.signed import words_of
 from pyxbroker.broker.transactions import pending_acks
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.pending_ack_log import (
@@ -16,7 +17,7 @@ from pyxbroker.broker.transactions.pending_ack_log import (
     decode_records,
     encode_record,
 )
-from pyxbroker.broker.transactions.pending_acks import Ack, PendingAcks, TrimIndex, words_of
+from pyxbroker.broker.transactions.pending_acks import Ack, PendingAcks, TrimIndex
 from pyxbroker.entry import AckRun
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.proto import TransactionPendingAck as pb

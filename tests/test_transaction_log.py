@@ -24,6 +24,7 @@ from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.log_records import records_in
 from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator
 from pyxbroker.metadata.protobuf_records import MalformedRecord
+from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import PulsarTransactionMetadata as records
@@ -535,7 +536,7 @@ def test_a_command_whose_record_is_not_stored_asks_the_client_to_look_up_again(
         assert not (await end(client, txn)).HasField("error")
 
     def _fence(run: Any) -> None:
-        raise coordinator_log.ManagedLedgerError("fenced")
+        raise ManagedLedgerError("fenced")
 
     run(tmp_path, scenario)
 

@@ -15,7 +15,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.errors import SubscriptionNotFound
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.lookup import Decision, Redirect, Refuse
+from pyxbroker.broker.lookup import Redirect, redirect_of
 from pyxbroker.broker.peers import Ask, PeerRefused, topic_path
 from pyxbroker.broker.topics.partition_nodes import for_each
 from pyxbroker.web.errors import HttpError
@@ -31,13 +31,7 @@ async def elsewhere(request: Request, topic: TopicName) -> Redirect | None:
     broker = request.app.broker
     if broker.peers is None:
         return None
-    return _redirect(await broker.ownership.find(topic, authoritative=False))
-
-
-def _redirect(decision: Decision) -> Redirect | None:
-    if isinstance(decision, Refuse):
-        raise decision.error
-    return decision if isinstance(decision, Redirect) else None
+    return redirect_of(await broker.ownership.find(topic, authoritative=False))
 
 
 async def ask(
@@ -142,7 +136,7 @@ async def _in_bundle(
     bundle: Bundle,
 ) -> None:
     ownership = request.app.broker.ownership
-    to = _redirect(
+    to = redirect_of(
         await ownership.find_of_bundle(namespace, bundle, authoritative=False, acquires=acquires)
     )
     if to is None:

@@ -548,12 +548,9 @@ class Broker:
         topic up again. With `acquires`, this broker takes the topic's bundle if no broker owns it.
         """
         from pyxbroker.base.bundles import bundle_of
-        from pyxbroker.broker.lookup import Redirect, Refuse
+        from pyxbroker.broker.lookup import redirect_of
 
-        decision = await self.ownership.check(topic, acquires)
-        if isinstance(decision, Refuse):
-            raise decision.error
-        if isinstance(decision, Redirect):
+        if redirect_of(await self.ownership.check(topic, acquires)) is not None:
             bundle = bundle_of(topic, await self.namespaces.bundles(topic.namespace))
             raise ServiceNotReady(
                 f"Namespace bundle ({topic.namespace}/{bundle}) for topic ({topic}) not served by"

@@ -39,6 +39,13 @@ class Refuse(NamedTuple):
 Decision = Serve | Redirect | Refuse
 
 
+def redirect_of(decision: Decision) -> Redirect | None:
+    """Return the other broker of a decision; None if this one serves. Raises the refusal."""
+    if isinstance(decision, Refuse):
+        raise decision.error
+    return decision if isinstance(decision, Redirect) else None
+
+
 class Ownership(Protocol):
     """Decides which broker serves a topic or a bundle."""
 

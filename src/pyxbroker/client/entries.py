@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from pyxbroker import _native
 from pyxbroker.base import compression
+from pyxbroker.base.signed import signed
 from pyxbroker.client.errors import DamagedEntry
 from pyxbroker.proto import PulsarApi as pb
 
@@ -54,10 +55,9 @@ class MessageId(NamedTuple):
     @classmethod
     def read(cls, data: Any) -> MessageId:
         """Return the id that a MessageIdData has."""
-        ledger, entry = data.ledgerId, data.entryId
         return cls(
-            ledger - (1 << 64) if ledger >> 63 else ledger,
-            entry - (1 << 64) if entry >> 63 else entry,
+            signed(data.ledgerId),
+            signed(data.entryId),
             data.batch_index,
             data.partition,
             data.batch_size,
@@ -259,13 +259,3 @@ def has_bit(words: Sequence[int], index: int) -> bool:
     if not words:
         return True
     return index >> 6 < len(words) and bool(words[index >> 6] >> (index & 63) & 1)
-
-
-def words_of(bits: int) -> list[int]:
-    """Return an ack set as 64-bit words with a sign, as the protocol has them."""
-    words = []
-    while bits:
-        word = bits & _ID_MASK
-        words.append(word - (1 << 64) if word >> 63 else word)
-        bits >>= 64
-    return words

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from pyxbroker.client.entries import Message, MessageId, words_of
+from pyxbroker.base.signed import words_of
+from pyxbroker.client.entries import Message, MessageId
 
 
 class ReceiveQueue:

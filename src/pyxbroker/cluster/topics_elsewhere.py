@@ -10,7 +10,7 @@ from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NotAllowed, PulsarError, ServiceNotReady, TopicBusy
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.lookup import Ownership, Redirect, Refuse
+from pyxbroker.broker.lookup import Ownership, Redirect, redirect_of
 from pyxbroker.broker.peers import Ask, CopiedSubscription, PeerRefused, Peers, topic_path
 
 NOT_FOUND, CONFLICT, BUSY = 404, 409, 412
@@ -71,10 +71,7 @@ class ClusterTopics:
 
     async def _owner(self, topic: TopicName) -> Redirect | None:
         """Return the other broker that serves a topic, or None. Raises PulsarError."""
-        decision = await self._ownership.find(topic, authoritative=False)
-        if isinstance(decision, Refuse):
-            raise decision.error
-        return decision if isinstance(decision, Redirect) else None
+        return redirect_of(await self._ownership.find(topic, authoritative=False))
 
     async def _ask(
         self,

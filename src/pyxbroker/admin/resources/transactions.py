@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pyxbroker.admin import owners
+from pyxbroker.admin.fan_out import elsewhere
 from pyxbroker.admin.policy_bodies import INTEGER
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import read_json, topic_of
@@ -22,7 +23,7 @@ from pyxbroker.base.errors import PulsarError, TopicNotFound
 from pyxbroker.base.limits import COORDINATORS_MAX
 from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.lookup import Redirect, Refuse
+from pyxbroker.broker.lookup import Redirect
 from pyxbroker.broker.peers import Ask, PeerRefused, topic_path
 from pyxbroker.broker.statistics import internal_stats
 from pyxbroker.broker.subscriptions.subscription import Subscription
@@ -32,7 +33,8 @@ from pyxbroker.broker.transactions import statistics
 from pyxbroker.broker.transactions.coordinator import not_found
 from pyxbroker.broker.transactions.coordinators import ASSIGNMENT, Transactions
 from pyxbroker.broker.transactions.ids import TxnId
-from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator
+from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator, not_here
+from pyxbroker.broker.transactions.snapshots import system_topic
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import Response
@@ -58,7 +60,7 @@ async def list_coordinators(request: Request) -> Response:
     found: dict[int, str] = {}
 
     async def one(coordinator: int) -> None:
-        to = await _elsewhere(request, coordinator)
+        to = await elsewhere(request, ASSIGNMENT.partition(coordinator))
         addresses = broker.addresses if to is None else to.urls
         found[coordinator] = addresses.broker_url or addresses.broker_url_tls
 
@@ -114,9 +116,7 @@ async def get_transaction_metadata(request: Request) -> Response:
     """Return the state, the owner, and the topics and subscriptions of a transaction."""
     _transactions(request)
     txn = _txn_of(request)
-    running = await _running(
-        request, txn.most, f"Transaction coordinator with id {txn.most} not found!"
-    )
+    running = await _running(request, txn.most, str(not_here(txn.most)))
     async with _reserve_transactions(request, [(running, txn.least)]):
         metadata = await _metadata(request, running, txn.least)
         if metadata is None:
@@ -168,8 +168,7 @@ async def abort_transaction(request: Request) -> Response:
     """Abort an open transaction of any client."""
     transactions = _transactions(request)
     txn = _txn_of(request)
-    reason = f"Transaction coordinator with id {txn.most} not found!"
-    await _running(request, txn.most, reason)
+    await _running(request, txn.most, str(not_here(txn.most)))
     ending = await transactions.begin_end(txn, False, request.principal)
     done, _ = await asyncio.wait([ending], timeout=END_WAIT_S)
     if not done:
@@ -233,14 +232,13 @@ async def _at_owner(
     loaded = broker.topics.registry.loaded(name)
     if isinstance(loaded, PersistentTopic):
         return here(loaded)
-    if broker.peers is None:
-        return unknown
     try:
-        decision = await broker.ownership.find(name, authoritative=False)
-        if not isinstance(decision, Redirect):
+        to = await elsewhere(request, name)
+        if to is None:
             return unknown
+        assert broker.peers is not None
         target = f"{PATH}/{path.format(_path_of(name))}"
-        found: Json = await broker.peers.ask(decision, Ask("GET", target))
+        found: Json = await broker.peers.ask(to, Ask("GET", target))
     except (PeerRefused, PulsarError):
         return unknown
     return found
@@ -271,8 +269,7 @@ async def get_buffer_internal_stats(request: Request) -> Response:
     kind, fields = statistics.snapshot_topics(request.app.broker.config)
     answer: Json = {"snapshotType": kind}
     for field, local_name in fields.items():
-        name = TopicName.get(f"persistent://{topic.name.namespace}/{local_name}")
-        found = await _topic_stats(request, name, with_metadata)
+        found = await _topic_stats(request, system_topic(topic.name, local_name), with_metadata)
         if found is None:
             reason = "Transaction buffer Snapshot for the topic does not exist"
             raise HttpError(404, reason)
@@ -283,15 +280,13 @@ async def get_buffer_internal_stats(request: Request) -> Response:
 async def _topic_stats(request: Request, name: TopicName, with_metadata: bool) -> Json | None:
     """Return the internal statistics of a topic; None if it does not exist."""
     broker = request.app.broker
-    decision = await broker.ownership.find(name, authoritative=False)
-    if isinstance(decision, Refuse):
-        raise decision.error
+    to = await elsewhere(request, name)
     found: Json
-    if isinstance(decision, Redirect):
+    if to is not None:
         assert broker.peers is not None
         target = f"{topic_path(name)}/internalStats?metadata={str(with_metadata).lower()}"
         try:
-            found = await broker.peers.ask(decision, Ask("GET", target))
+            found = await broker.peers.ask(to, Ask("GET", target))
         except PeerRefused as error:
             if error.status == 404:
                 return None
@@ -363,17 +358,6 @@ async def _count(request: Request) -> int:
     return (await request.app.broker.topics.partitions.read(ASSIGNMENT)).partitions
 
 
-async def _elsewhere(request: Request, coordinator: int) -> Redirect | None:
-    """Return the other broker that runs a coordinator; None if this one does. Raises
-    PulsarError.
-    """
-    broker = request.app.broker
-    decision = await broker.ownership.find(ASSIGNMENT.partition(coordinator), authoritative=False)
-    if isinstance(decision, Refuse):
-        raise decision.error
-    return decision if isinstance(decision, Redirect) else None
-
-
 async def _running(request: Request, coordinator: int, reason: str = "") -> RunningCoordinator:
     """Return a coordinator of this broker. Raises HttpError 307 if another broker runs it, 404 with
     `reason` if it does not exist, and TransactionCoordinatorNotFound if it cannot be opened.
@@ -402,7 +386,7 @@ async def _of_each_coordinator(
 
     async def one(coordinator: int) -> None:
         try:
-            to = await _elsewhere(request, coordinator)
+            to = await elsewhere(request, ASSIGNMENT.partition(coordinator))
             if to is None:
                 found[coordinator] = await here(coordinator)
             else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
 from pyxbroker.base.pacing import StepQueue, run_incrementally
+from pyxbroker.base.signed import signed
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Session, wait_for
 from pyxbroker.broker.subscriptions.consumer import Consumer
@@ -19,7 +20,6 @@ from pyxbroker.connection import Connection
 from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 
-ID_MAX = 2**63 - 1
 SEEK_MAX_S = 25.0  # how long other commands wait for a seek; clients give up after 30
 READER_KEPT_S = 60.0  # after a seek, until its client subscribes again
 
@@ -211,8 +211,3 @@ def _consumer(connection: Connection, consumer_id: int) -> Any:
     if consumer is None or consumer.closed:
         raise MetadataStoreError("Consumer not found")
     return consumer
-
-
-def signed(value: int) -> int:
-    """Convert an unsigned id of a position, which may stand for -1."""
-    return value - 2**64 if value > ID_MAX else value

@@ -15,12 +15,13 @@ from pyxbroker.base.errors import (
     ProducerBusy,
 )
 from pyxbroker.base.limits import HASH_RANGES_MAX
+from pyxbroker.base.signed import signed
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.exclusive_producers import admit_producer, check_not_waiting
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaCommands
-from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
+from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start
 from pyxbroker.broker.commands.session import Opening, wait_for, wait_opened
 from pyxbroker.broker.dispatch.selectors import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer

@@ -18,6 +18,7 @@ from pyxbroker.base.errors import (
     TransactionNotFound,
 )
 from pyxbroker.base.limits import TRANSACTION_NAMES_MAX
+from pyxbroker.base.signed import signed
 from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
@@ -80,14 +81,10 @@ class TransactionCommands:
     # --- from clients -----------------------------------------------------------------------------
 
     async def _handle_connect(self, connection: Connection, message: Any) -> None:
-        from pyxbroker.broker.transactions.ids import signed
-
         await self._transactions().connect(signed(message.tc_id))
         connection.send_frame(replies.coordinator_connected(message.request_id))
 
     async def _handle_new(self, connection: Connection, message: Any) -> None:
-        from pyxbroker.broker.transactions.ids import signed
-
         txn = await self._transactions().new(
             # In spite of its name the field has milliseconds.
             signed(message.tc_id),
@@ -196,7 +193,6 @@ def _is_commit(message: Any) -> bool:
 
 
 def _end_of(message: Any) -> End:
-    from pyxbroker.broker.transactions.ids import signed
     from pyxbroker.broker.transactions.participants import End
 
     mark = signed(message.txnid_least_bits_of_low_watermark)

@@ -84,8 +84,6 @@ class PersistentTopic(Topic):
     _last_message: LastMessage | None = None  # created by the first request
     _oldest: tuple[Position, int] | None = None  # the last result of time_after, with its position
     transaction_buffers: TransactionBuffers | None = None  # None: transactions are switched off
-    transactions: TransactionBuffer | None = None
-    """The transaction buffer, once the topic had a transaction or a request about one."""
 
     def __init__(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.broker.topics.producer import refusal_of
-from pyxbroker.entry import EntryRun, Position
+from pyxbroker.entry import EntryRun
 from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.pending_entry import PendingEntry
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.entry_metadata import EntryMetadata
@@ -20,22 +20,17 @@ class IndexedTopic(Protocol):
     entry_metadata: EntryMetadata | None
 
 
-class PendingMessage:
-    """The owner of a run without a producer; its future has the position of the run."""
+class PendingMessage(PendingEntry):
+    """The owner of a message without a producer, in the log of a topic."""
 
     def __init__(self, topic: IndexedTopic) -> None:
-        self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        super().__init__()
         self._topic = topic
-
-    def on_run_added(self, run: EntryRun) -> None:
-        if not self.future.done():
-            self.future.set_result(Position(run.ledger_id, run.first_entry_id))
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
         if self._topic.entry_metadata is not None:
             self._topic.entry_metadata.take_back(run)
-        if not self.future.done():
-            self.future.set_exception(error)
+        super().on_run_failed(run, error)
 
 
 class Publication:

@@ -113,7 +113,8 @@ class Topic:
     evictions: Counter[str] | None = None  # by kind of quota, once a quota was exceeded
     dispatch_limiter: DispatchLimiter | None = None  # if the topic has a dispatch rate
     rates: Rates | None = None  # of published messages; created by the first request for them
-    transactions: TransactionBuffer | None = None  # once the topic had any
+    transactions: TransactionBuffer | None = None
+    """The transaction buffer, once the topic had a transaction or a request about one."""
     _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that call_in_slices has queued
     _publish_gate: PublishGate | None = None  # while SENDs of transactions are held back
     _publish_rate: PublishRate | None = None  # created with the first publish rate

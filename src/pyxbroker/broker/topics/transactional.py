@@ -60,6 +60,10 @@ class TransactionBuffer(Protocol):
         """The state in TransactionBufferStats."""
 
     @property
+    def is_recovering(self) -> bool:
+        """True while the log is read after a snapshot. Consumers receive nothing meanwhile."""
+
+    @property
     def ongoing(self) -> int:
         """The number of open transactions."""
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.signed import bits_of, signed, words_of
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pyxbroker.broker.topics.log_reader import read_log
 from pyxbroker.broker.transactions.coordinator import (
@@ -24,15 +25,14 @@ from pyxbroker.broker.transactions.coordinator import (
     Operation,
     Status,
 )
-from pyxbroker.broker.transactions.ids import TxnId, signed
-from pyxbroker.broker.transactions.log_records import append, records_in
+from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.log_records import append, cursor_of, records_in
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata.protobuf_records import MalformedRecord, text_of
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.entry_cache import EntryCache
-from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
@@ -45,7 +45,6 @@ LAST_SEQUENCE = "max_local_txn_id"  # property of the managed ledger
 ENDED_KEPT_MAX = 1_000
 """Ended transactions whose records stay in the log."""
 _MASK = (1 << 64) - 1
-_WORD_BITS = 64
 
 
 def name_of(coordinator: int) -> str:
@@ -101,13 +100,7 @@ class CoordinatorLog:
         text = opened.properties.get(LAST_SEQUENCE, "")
         if text.lstrip("-").isdigit():
             self.sequence = int(text)
-        cursor = opened.cursors.get(CURSOR)
-        if cursor is None:
-            if CURSOR in opened.unreadable:
-                raise ManagedLedgerError(f"the cursor of {opened.name} cannot be read")
-            cursor = opened.cursors[CURSOR] = Cursor(opened, CURSOR, opened.first_position())
-            await cursor.create_node()
-        self._cursor = cursor
+        self._cursor = await cursor_of(opened, CURSOR)
         return self
 
     # --- reading --------------------------------------------------------------------------------
@@ -132,7 +125,7 @@ class CoordinatorLog:
             messages = self._records(position, entry)
             acknowledged = acks.ack_set(*position)
             for index, message in enumerate(messages):
-                if acknowledged and not _is_set(acknowledged, index):
+                if acknowledged and not bits_of(acknowledged) >> index & 1:
                     continue
                 record = self._record_of(position, message)
                 if record is None:
@@ -204,7 +197,7 @@ class CoordinatorLog:
             if each.batch_size == 1:
                 run.add(*each.position)
             else:
-                words = _all_but(each.index, each.batch_size)
+                words = words_of(((1 << each.batch_size) - 1) & ~(1 << each.index))
                 run.add(*each.position, ack_set=words, batch_size=each.batch_size)
         self._cursor.acknowledge(run)
 
@@ -258,14 +251,3 @@ def _decode(entry: Any) -> LogRecord:
         entry.start_time,
         text_of(entry.owner) if entry.HasField("owner") else None,
     )
-
-
-def _is_set(words: list[int], index: int) -> bool:
-    word, bit = divmod(index, _WORD_BITS)
-    return word < len(words) and bool(words[word] >> bit & 1)
-
-
-def _all_but(index: int, size: int) -> list[int]:
-    """Return the ack set of a batch in which one message is acknowledged, as signed words."""
-    bits = ((1 << size) - 1) & ~(1 << index)
-    return [signed(bits >> at & _MASK) for at in range(0, size, _WORD_BITS)]

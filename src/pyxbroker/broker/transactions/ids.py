@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.base.signed import signed
 
 _WRAP = 1 << 64
 
@@ -26,8 +27,3 @@ class TxnId(NamedTuple):
     def wire(self) -> tuple[int, int]:
         """Return the fields txnid_most_bits and txnid_least_bits of a command."""
         return self.most % _WRAP, self.least % _WRAP
-
-
-def signed(number: int) -> int:
-    """Return an unsigned 64-bit number as Java reads it."""
-    return number - _WRAP if number >= _WRAP >> 1 else number

@@ -19,8 +19,10 @@ from typing import Any
 
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.metadata.protobuf_records import MalformedRecord, parse
+from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.pending_entry import PendingEntry
 
 _PREFIX = struct.Struct(">HH")
 MAGIC = 0x0E01
@@ -41,20 +43,28 @@ def records_in(entry: bytes, record: Any, batch: Any) -> list[Any]:
     return list(getattr(parse(batch, entry[_PREFIX.size :]), field.name))
 
 
-class _Pending:
+class _PendingRecord(PendingEntry):
     """The owner of the run of one record."""
 
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-
-    def on_run_added(self, run: EntryRun) -> None:
-        if not self.future.done():
-            self.future.set_result(Position(run.ledger_id, run.first_entry_id))
-
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        super().on_run_failed(run, error)
+        if not self.future.cancelled():
             self.future.exception()  # marks it as retrieved: the caller may have been cancelled
+
+
+async def cursor_of(managed_ledger: ManagedLedger, name: str) -> Cursor:
+    """Return the only cursor of a log, created if it is missing.
+
+    Raises LedgerError, MetadataError, ManagedLedgerError.
+    """
+    cursor = managed_ledger.cursors.get(name)
+    if cursor is None:
+        if name in managed_ledger.unreadable:
+            raise ManagedLedgerError(f"the cursor of {managed_ledger.name} cannot be read")
+        cursor = Cursor(managed_ledger, name, managed_ledger.first_position())
+        managed_ledger.cursors[name] = cursor
+        await cursor.create_node()
+    return cursor
 
 
 def append(managed_ledger: ManagedLedger, record: bytes) -> asyncio.Future[Position]:
@@ -62,7 +72,7 @@ def append(managed_ledger: ManagedLedger, record: bytes) -> asyncio.Future[Posit
 
     Records are stored in the order of the calls. Raises ManagedLedgerError.
     """
-    pending = _Pending()
+    pending = _PendingRecord()
     run = EntryRun.of(record, pending)
     managed_ledger.client.turn.run(managed_ledger.append, run)
     return pending.future

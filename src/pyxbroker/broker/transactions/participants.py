@@ -20,7 +20,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.lookup import Redirect, Refuse
+from pyxbroker.broker.lookup import Redirect, redirect_of
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.proto import PulsarApi as pb
@@ -120,10 +120,9 @@ class Participants:
             decision = await self._broker.ownership.find(name, authoritative=False)
         except NamespaceNotFound:
             return  # with all its topics
-        if isinstance(decision, Refuse):
-            raise decision.error
-        if isinstance(decision, Redirect):
-            await self._end_elsewhere(decision, name, subscription, end)
+        to = redirect_of(decision)
+        if to is not None:
+            await self._end_elsewhere(to, name, subscription, end)
         elif subscription is not None:
             await end_on_subscription(self._broker, name, subscription, end)
         else:

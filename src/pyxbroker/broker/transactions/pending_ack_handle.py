@@ -26,6 +26,7 @@ from pyxbroker.base.errors import (
     UnknownError,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.signed import bits_of, words_of
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.pending_ack_log import (
@@ -34,7 +35,7 @@ from pyxbroker.broker.transactions.pending_ack_log import (
     PendingAckLog,
     name_of,
 )
-from pyxbroker.broker.transactions.pending_acks import Ack, PendingAcks, bits_of, words_of
+from pyxbroker.broker.transactions.pending_acks import Ack, PendingAcks
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun
 from pyxbroker.ledger.errors import LedgerError

@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.signed import bits_of
 from pyxbroker.base.topic_name import PENDING_ACKS, TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.broker.topics.log_reader import read_log
 from pyxbroker.broker.transactions.ids import TxnId
-from pyxbroker.broker.transactions.log_records import append, records_in
-from pyxbroker.broker.transactions.pending_acks import Ack, TrimIndex, bits_of
+from pyxbroker.broker.transactions.log_records import append, cursor_of, records_in
+from pyxbroker.broker.transactions.pending_acks import Ack, TrimIndex
 from pyxbroker.entry import Position
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.mledger.cursor import Cursor, CursorError
-from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.proto import TransactionPendingAck as pb
 
@@ -104,13 +104,7 @@ class PendingAckLog:
 
         Raises LedgerError, MetadataError, ManagedLedgerError.
         """
-        cursor = opened.cursors.get(CURSOR)
-        if cursor is None:
-            if CURSOR in opened.unreadable:
-                raise ManagedLedgerError(f"the cursor of {opened.name} cannot be read")
-            cursor = opened.cursors[CURSOR] = Cursor(opened, CURSOR, opened.first_position())
-            await cursor.create_node()
-        return cls(opened, cursor, TrimIndex(lag_min))
+        return cls(opened, await cursor_of(opened, CURSOR), TrimIndex(lag_min))
 
     async def read(self) -> AsyncIterator[LogRecord]:
         """Yield the records that are not trimmed. Raises LedgerError."""

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from pyxbroker.ackset import PositionSet
+from pyxbroker.base.signed import bits_of, words_of
 from pyxbroker.broker.transactions.ids import TxnId
-
-_WORD = (1 << 64) - 1
 
 
 class Ack(NamedTuple):
@@ -60,24 +59,6 @@ class Cursor(Protocol):
     def mark_delete(self) -> tuple[int, int]: ...
     def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool: ...
     def ack_set(self, ledger_id: int, entry_id: int) -> list[int]: ...
-
-
-def bits_of(words: Sequence[int]) -> int:
-    """Return an ack set as one number."""
-    bits = 0
-    for word in reversed(words):
-        bits = bits << 64 | word & _WORD
-    return bits
-
-
-def words_of(bits: int) -> list[int]:
-    """Return an ack set as signed 64-bit words."""
-    words = []
-    while bits:
-        word = bits & _WORD
-        words.append(word - (1 << 64) if word >> 63 else word)
-        bits >>= 64
-    return words
 
 
 class _Held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.base.topic_name import SNAPSHOT_INDEXES, SNAPSHOT_SEGMENTS, SNAPSHOTS
 from pyxbroker.broker.statistics.stats import CoordinatorStats
 from pyxbroker.broker.transactions.ids import TxnId
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NO_SNAPSHOT, INITIALIZING = "NoSnapshot", "Initializing"  # states of buffers
+NO_SNAPSHOT = "NoSnapshot"  # the state of a buffer without transactions
 NOT_IN_BUFFER: Json = {"aborted": False}
 """TransactionInBufferStats of a topic without messages of the transaction."""
 
@@ -90,10 +91,10 @@ def snapshot_topics(config: Config) -> tuple[str, Mapping[str, str]]:
     """Return the type of snapshots, and the local names of their topics by fields of REST."""
     if config.transactionBufferSegmentedSnapshotEnabled:
         return "Segment", {
-            "segmentInternalStats": "__transaction_buffer_snapshot_segments",
-            "segmentIndexInternalStats": "__transaction_buffer_snapshot_indexes",
+            "segmentInternalStats": SNAPSHOT_SEGMENTS,
+            "segmentIndexInternalStats": SNAPSHOT_INDEXES,
         }
-    return "Single", {"singleSnapshotSystemTopicInternalStats": "__transaction_buffer_snapshot"}
+    return "Single", {"singleSnapshotSystemTopicInternalStats": SNAPSHOTS}
 
 
 def of_buffer(
@@ -129,7 +130,7 @@ def _max_read(topic: PersistentTopic, buffer: TransactionBuffer | None) -> tuple
     """
     if buffer is None:
         return topic.last_confirmed
-    return (-1, -1) if buffer.state_name == INITIALIZING else buffer.max_read
+    return (-1, -1) if buffer.is_recovering else buffer.max_read
 
 
 def of_transaction_in_buffer(topic: PersistentTopic, txn: TxnId) -> Json:

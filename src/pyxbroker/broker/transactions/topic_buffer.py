@@ -284,6 +284,11 @@ class TransactionBuffer:
         return self.state.value
 
     @property
+    def is_recovering(self) -> bool:
+        """True while the log is read after a snapshot. Consumers receive nothing meanwhile."""
+        return self.state is State.INITIALIZING
+
+    @property
     def oldest(self) -> tuple[TxnId, Position] | None:
         """The oldest open transaction with its first message, None without one."""
         return next(iter(self._buffer.ongoing.items()), None)

@@ -361,7 +361,7 @@ async def _add_transactions(
     buffer, handle = topic.transactions, subscription.pending_acks
     waiting: TxnId | None = None
     if buffer is not None:
-        state.is_recovering_transactions = buffer.state_name == "Initializing"
+        state.is_recovering_transactions = buffer.is_recovering
         state.recovery_ms = buffer.recover_start_ms
         state.open_transactions = buffer.ongoing
         has_more = topic.managed_ledger.normalize(subscription.dispatcher.read_position) is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.named_tuple import NamedTuple
-from pyxbroker.broker.lookup import Redirect, Refuse
+from pyxbroker.broker.lookup import redirect_of
 from pyxbroker.broker.peers import Ask, PeerRefused
 
 if TYPE_CHECKING:
@@ -63,16 +63,15 @@ class OpenTransactions:
 
         broker = self._broker
         assert broker.transactions is not None
-        decision = await broker.ownership.find(ASSIGNMENT.partition(txn.most), authoritative=False)
-        if isinstance(decision, Refuse):
-            raise decision.error
-        if not isinstance(decision, Redirect):
+        name = ASSIGNMENT.partition(txn.most)
+        to = redirect_of(await broker.ownership.find(name, authoritative=False))
+        if to is None:
             found = (await broker.transactions.found(txn.most)).find(txn.least)
             return _ended(txn) if found is None else _described(txn, of_transaction(txn, found))
         assert broker.peers is not None
         target = f"/admin/v3/transactions/transactionMetadata/{txn.most}/{txn.least}"
         try:
-            return _described(txn, await broker.peers.ask(decision, Ask("GET", target)))
+            return _described(txn, await broker.peers.ask(to, Ask("GET", target)))
         except PeerRefused as error:
             if error.status != NOT_FOUND:
                 raise
