@@ -102,17 +102,11 @@ class Transactions:
         running = await self._owned(txn, principal)
         await running.add_subscriptions(txn.least, pairs)
 
-    async def end(self, txn: TxnId, is_commit: bool, principal: Principal) -> None:
-        """Commit or abort a transaction, and wait until its participants have ended it, however
-        long that takes. Raises PulsarError.
-        """
-        await asyncio.shield(await self.begin_end(txn, is_commit, principal))
-
     async def begin_end(
         self, txn: TxnId, is_commit: bool, principal: Principal
     ) -> asyncio.Future[None]:
-        """Begin to commit or abort a transaction. The future is done when it has ended; its
-        exception is a PulsarError. Raises PulsarError.
+        """Begin to commit or abort a transaction. The future is done when its participants have
+        ended it, however long that takes; its exception is a PulsarError. Raises PulsarError.
         """
         running = await self._owned(txn, principal)
         return running.end(txn.least, is_commit)
