@@ -15,8 +15,9 @@ end, and end transactions that have timed out.
 - each reader receives the messages of committed transactions and those outside of transactions,
   each once, in the order of the log, on all topics, and no others;
 - a message whose acknowledgement was answered is delivered again only after an abort;
-- an acknowledgement is answered with a conflict if, and only if, the message is acknowledged or
-  pending, so that two transactions never commit the same acknowledgement;
+- an acknowledgement is refused only if the end of its transaction has begun; others are answered
+  with a conflict if, and only if, the message is acknowledged or pending, so that two transactions
+  never commit the same acknowledgement;
 - when the faults end, every transaction ends, no topic holds its readers back, nothing is pending,
   and what was not acknowledged is delivered;
 - nodes that recover then have the same state.
@@ -36,7 +37,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import simulating
-from pyxbroker.base.errors import InvalidTxnStatus, TransactionNotFound
+from pyxbroker.base.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
 from pyxbroker.broker.transactions.buffer import Buffer, Snapshot
 from pyxbroker.broker.transactions.coordinator import Coordinator, LogRecord, Status
 from pyxbroker.broker.transactions.ids import TxnId
@@ -244,15 +245,19 @@ class CoordinatorNode(Node):
             else:
                 record = self.state.add_subscriptions(least, [(topic, subscription)], 0)
         except (TransactionNotFound, InvalidTxnStatus) as error:
-            call.answer(error)
+            self.refuse(error, call)
         else:
             self.append(record, partial(call.answer, OK))
+
+    def refuse(self, error: PulsarError, call: Call) -> None:
+        """Answer with an error once the records on which it rests are durable."""
+        self.append(None, partial(call.answer, error))
 
     def end(self, least: int, is_commit: bool, call: Call) -> None:
         try:
             record = self.state.begin_end(least, is_commit, 0)
         except (TransactionNotFound, InvalidTxnStatus) as error:
-            call.answer(error)
+            self.refuse(error, call)
             return
         waiting = self._ends.get(least)
         if waiting is None:
@@ -565,6 +570,7 @@ class SubscriptionNode:
             acks = () if at is None else (Ack(*POSITIONS[at]),)
             self.index.note((0, number), acks)
             if not acks:
+                self.pending.begin_end(record.txn)
                 self._take(record.txn, record.is_commit)
             elif record.is_cumulative:
                 self.pending.replay_cumulative(record.txn, acks[0], self.cursor)
@@ -575,6 +581,11 @@ class SubscriptionNode:
         """Acknowledge a message in a transaction."""
         acks, model = [Ack(*POSITIONS[at])], self.stored.model
         is_cumulative = self.stored.is_cumulative
+        if self.pending.refuses(txn):
+            if txn not in self.topic.model.is_commit:
+                raise Violation(f"{txn} must not acknowledge, and no end has begun")
+            call.answer(REFUSED)
+            return
         if is_cumulative:
             text = self.pending.cumulative_conflict(txn, acks[0], self.cursor)
             is_conflict = model.conflicts_up_to(txn, at)
@@ -606,6 +617,7 @@ class SubscriptionNode:
         self._end(txn, is_commit, partial(self._on_ended, txn, mark, call))
 
     def _end(self, txn: TxnId, is_commit: bool, then: Callable[[], None]) -> None:
+        self.pending.begin_end(txn)
         kinds = [
             each for each, held in zip((False, True), self.pending.holds(txn), strict=True) if held
         ]

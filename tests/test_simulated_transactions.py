@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base.errors import PulsarError
 from pyxbroker.broker.transactions.buffer import Buffer, Snapshot
 from pyxbroker.broker.transactions.coordinator import (
     Coordinator,
@@ -99,6 +100,13 @@ class AnswersARepeatedEndBeforeItIsDecided(CoordinatorNode):
 # --- bugs of the transaction buffer -------------------------------------------------------------
 
 
+class RefusesBeforeTheOtherEndIsDurable(CoordinatorNode):
+    """A crash loses the commit for which an abort was refused, and a repeated abort succeeds."""
+
+    def refuse(self, error: PulsarError, call: Call) -> None:
+        call.answer(error)
+
+
 class ShowsWhatFollowsAnOpenTransaction(Buffer):
     """The limit is the first message of the newest open transaction."""
 
@@ -183,6 +191,13 @@ class KeepsWhatCameLate(PendingAcks):
         return []
 
 
+class AcceptsAcknowledgementsAfterTheEnd(PendingAcks):
+    """They are released later, although they were answered with success."""
+
+    def refuses(self, txn: TxnId) -> bool:
+        return False
+
+
 class TrimsOneRecordTooMany(TrimIndex):
     def trim_to(self, mark_delete: tuple[int, int]) -> tuple[int, int] | None:
         found = super().trim_to(mark_delete)
@@ -222,6 +237,7 @@ PLANTED: list[type[Any]] = [
     AddsToWhatItEnds,
     MarksOpenOnesAsEnded,
     AnswersARepeatedEndBeforeItIsDecided,
+    RefusesBeforeTheOtherEndIsDurable,
     ShowsWhatFollowsAnOpenTransaction,
     SnapshotsTooLate,
     ForgetsTheAbortedOfASnapshot,
@@ -234,6 +250,7 @@ PLANTED: list[type[Any]] = [
     ReplaysHalf,
     TakesOneStepOnly,
     KeepsWhatCameLate,
+    AcceptsAcknowledgementsAfterTheEnd,
     TrimsOneRecordTooMany,
     BelievesThatAnEndIsDurable,
     AnswersBeforeTheRecordIsDurable,

@@ -17,7 +17,7 @@ from pyxbroker.base import clock
 from pyxbroker.base.bundles import WHOLE
 from pyxbroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
-from pyxbroker.broker.transactions import coordinator_log, running_coordinator
+from pyxbroker.broker.transactions import coordinator_log, log_records, running_coordinator
 from pyxbroker.broker.transactions.coordinator import Status
 from pyxbroker.broker.transactions.coordinator_log import CURSOR, name_of
 from pyxbroker.broker.transactions.ids import TxnId
@@ -381,6 +381,38 @@ def test_a_repeated_end_waits_for_the_first_one(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_refusal_waits_until_the_record_of_the_other_end_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await with_buffer(broker, "t")
+        client, txn = await begun(broker)
+        other, third = await broker.client(), await broker.client()
+        durable = asyncio.Event()
+
+        async def stored(appended: asyncio.Future[Any]) -> Any:
+            await durable.wait()
+            return await appended
+
+        def held(*record: Any) -> asyncio.Future[Any]:
+            return asyncio.ensure_future(stored(log_records.append(*record)))
+
+        monkeypatch.setattr(coordinator_log, "append", held)
+        ended = asyncio.ensure_future(end(client, txn))
+        running = await coordinator(broker)
+        await until(lambda: running.state.transactions[txn.least].status is Status.COMMITTING)
+        aborted = asyncio.ensure_future(end(other, txn, is_commit=False))
+        added = asyncio.ensure_future(add_partition(third, txn, "u"))
+        await asyncio.sleep(0.01)
+        assert not aborted.done() and not added.done()
+        durable.set()
+        for each in await asyncio.gather(aborted, added):
+            assert each.error == pb.InvalidTxnStatus
+        assert not (await ended).HasField("error")
+
+    run(tmp_path, scenario)
+
+
 def _numbered(command: Any) -> Any:
     command.request_id = 1
     return command
@@ -419,6 +451,24 @@ def test_a_transaction_is_aborted_when_its_time_is_over(tmp_path: Path, is_reope
         assert (await end(client, txn)).error == pb.TransactionNotFound
         short = await new(client, timeout_ms=0)
         await until(lambda: short.least not in state.transactions)
+
+    run(tmp_path, scenario)
+
+
+def test_a_timeout_of_a_coordinator_whose_log_has_failed_is_left_to_the_next_owner(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        txn = await new(client)
+        running = await coordinator(broker)
+        running.log.managed_ledger.append = _fenced  # type: ignore[method-assign]
+        with clock_ahead():
+            clock.set_ahead(61)
+            running.check_timeouts()
+            assert running.is_lost
+            state = (await coordinator(broker)).state
+            await until(lambda: txn.least not in state.transactions)
 
     run(tmp_path, scenario)
 
@@ -531,14 +581,15 @@ def test_a_command_whose_record_is_not_stored_asks_the_client_to_look_up_again(
         client = await broker.client()
         txn = await new(client)
         running = await coordinator(broker)
-        running.log.managed_ledger.append = _fence  # type: ignore[method-assign]
+        running.log.managed_ledger.append = _fenced  # type: ignore[method-assign]
         assert (await end(client, txn)).error == pb.TransactionCoordinatorNotFound
         assert not (await end(client, txn)).HasField("error")
 
-    def _fence(run: Any) -> None:
-        raise ManagedLedgerError("fenced")
-
     run(tmp_path, scenario)
+
+
+def _fenced(run: Any) -> None:
+    raise ManagedLedgerError("fenced")
 
 
 def test_a_coordinator_is_closed_with_its_bundle(tmp_path: Path) -> None:

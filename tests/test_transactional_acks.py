@@ -356,6 +356,28 @@ def test_pending_messages_at_the_head_do_not_stop_later_ones(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
+def test_a_transaction_that_has_ended_acknowledges_nothing_more(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.subscribe(1)
+        await received(client, 3)
+        await ack(client, ONE, positions[0])
+        await end(topic, ONE, commit=True)
+        refusal = "Transaction [{}] has been ended. Please use a new transaction to acknowledge."
+        assert await ack(client, ONE, positions[1]) == (22, refusal.format(ONE))
+        topic = await unloaded(broker)
+        await client.subscribe(1)
+        await received(client, 2)
+        assert await ack(client, ONE, positions[1]) == (22, refusal.format(ONE))
+        await ack(client, TWO, positions[1])
+        await end(topic, TWO, commit=True, low_water_mark=7)
+        below = TxnId(0, 7)
+        assert await ack(client, below, positions[2]) == (22, refusal.format(below))
+        assert topic.subscriptions["s"].backlog == 1
+
+    run(tmp_path, scenario)
+
+
 def test_acknowledgements_that_come_after_the_end_go_with_the_next_end(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
         positions = await broker.publish(b"a", b"b")

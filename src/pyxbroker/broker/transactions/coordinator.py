@@ -8,6 +8,7 @@ not stored, the caller discards the coordinator and replays the log into a new o
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
@@ -110,8 +111,9 @@ class Coordinator:
         self.id = id
         self.active_max = active_max
         self.sequence = NO_TRANSACTION
-        self.transactions: dict[int, Transaction] = {}  # by number, ascending
-        self.ended: dict[int, Status] = {}
+        # Both lose their first ones, which a dict finds the more slowly the more it has lost.
+        self.transactions: OrderedDict[int, Transaction] = OrderedDict()  # by number, ascending
+        self.ended: OrderedDict[int, Status] = OrderedDict()
         """The outcomes of the last transactions that ended."""
         self.names_bytes = 0
         self.created = self.committed = self.aborted = self.timed_out = 0
@@ -298,7 +300,7 @@ class Coordinator:
         self.names_bytes -= _bytes_of(found.partitions, found.subscriptions)
         self.ended[found.least] = new
         if len(self.ended) > ENDED_MAX:
-            del self.ended[next(iter(self.ended))]
+            self.ended.popitem(last=False)
 
 
 def not_found(txn: TxnId) -> TransactionNotFound:

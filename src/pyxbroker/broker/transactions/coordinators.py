@@ -109,7 +109,7 @@ class Transactions:
         ended it, however long that takes; its exception is a PulsarError. Raises PulsarError.
         """
         running = await self._owned(txn, principal)
-        return running.end(txn.least, is_commit)
+        return await running.end(txn.least, is_commit)
 
     async def _owned(self, txn: TxnId, principal: Principal) -> RunningCoordinator:
         """Return the coordinator of a transaction that the client may use. Raises PulsarError."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyxbroker.ackset import AckSet
 from pyxbroker.base import limits
 from pyxbroker.base.errors import (
+    NotAllowed,
     PersistenceError,
     PulsarError,
     ServiceNotReady,
@@ -306,6 +307,7 @@ class PendingAckHandle:
             await slices.pause()
             if record.operation is not Operation.ACK:
                 is_commit = record.operation is Operation.COMMIT
+                acks.begin_end(record.txn)
                 async for found, cumulative in _taken(acks, record.txn):
                     if is_commit:
                         self._commit(found, cumulative)
@@ -441,7 +443,11 @@ class PendingAckHandle:
         return peeked.num_messages if peeked is not None and peeked.is_batch else 0
 
     def _check(self, txn: TxnId, acks: list[Ack], cumulative: bool) -> None:
-        """Raise TransactionConflict, or TooManyRequests."""
+        """Raise NotAllowed, TransactionConflict, or TooManyRequests."""
+        if self.acks.refuses(txn):
+            raise NotAllowed(
+                f"Transaction [{txn}] has been ended. Please use a new transaction to acknowledge."
+            )
         cursor = self._subscription.durable_cursor.acks
         if not cumulative:
             text = self.acks.conflict(txn, acks, cursor)
@@ -485,6 +491,7 @@ class PendingAckHandle:
         stored = self._log
         assert stored is not None
         operation = Operation.COMMIT if commit else Operation.ABORT
+        self.acks.begin_end(txn)
         individually, cumulatively = self.acks.holds(txn)
         # A former attempt may have ended the acknowledgements, before its records are durable.
         records = self._ends.setdefault(txn, {})

@@ -12,12 +12,16 @@ which the cursor has acknowledged since are left out.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from pyxbroker.ackset import PositionSet
 from pyxbroker.base.signed import bits_of, words_of
 from pyxbroker.broker.transactions.ids import TxnId
+
+ENDED_MAX = 1_000
+"""Ended transactions that a subscription remembers, to refuse their late acknowledgements."""
 
 
 class Ack(NamedTuple):
@@ -82,8 +86,18 @@ class PendingAcks:
         self._held: dict[TxnId, _Held] = {}
         self._whole = PositionSet()
         self._parts: dict[tuple[int, int], dict[TxnId, Ack]] = {}
+        self._ended: OrderedDict[TxnId, None] = OrderedDict()  # the last of them, for `refuses`
 
     # --- acknowledging ------------------------------------------------------------------------
+
+    def refuses(self, txn: TxnId) -> bool:
+        """Return True if a transaction must not acknowledge any more: its end has begun.
+
+        No end would come for such an acknowledgement, so it would be released although it was
+        answered with success.
+        """
+        mark = self.low_water_marks.get(txn.most)
+        return txn in self._ended or (mark is not None and txn.least <= mark)
 
     def conflict(self, txn: TxnId, acks: Iterable[Ack], cursor: Cursor) -> str | None:
         """Return Pulsar's text for the first position that the transaction may not acknowledge, or
@@ -195,6 +209,12 @@ class PendingAcks:
         return bool(ack.left and left) and left & ~ack.left == 0
 
     # --- the end of a transaction ---------------------------------------------------------------
+
+    def begin_end(self, txn: TxnId) -> None:
+        """Refuse acknowledgements of a transaction from now on."""
+        self._ended[txn] = None
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
 
     def holds(self, txn: TxnId) -> tuple[bool, bool]:
         """Return if a transaction has acknowledged individually, and if cumulatively."""

@@ -104,19 +104,22 @@ class RunningCoordinator:
 
     async def add_partitions(self, least: int, names: Iterable[str]) -> None:
         """Add partitions to a transaction. Raises PulsarError."""
-        await self._append(self.state.add_partitions(least, names, _now_ms()))
+        add = partial(self.state.add_partitions, least, names, _now_ms())
+        await self._append(await self._changed(add))
 
     async def add_subscriptions(self, least: int, pairs: Iterable[tuple[str, str]]) -> None:
         """Add subscriptions, each a topic and a name, to a transaction. Raises PulsarError."""
-        await self._append(self.state.add_subscriptions(least, pairs, _now_ms()))
+        add = partial(self.state.add_subscriptions, least, pairs, _now_ms())
+        await self._append(await self._changed(add))
 
-    def end(self, least: int, is_commit: bool) -> asyncio.Future[None]:
+    async def end(self, least: int, is_commit: bool) -> asyncio.Future[None]:
         """Begin the end of a transaction, or follow the end that has begun. The future is done when
         all participants have ended the transaction and the log says so; it may have a PulsarError.
 
         Raises PulsarError.
         """
-        record = self.state.begin_end(least, is_commit, _now_ms())
+        begin = partial(self.state.begin_end, least, is_commit, _now_ms())
+        record = await self._changed(begin)
         running = self._ends.get(least)
         if running is None:
             running = self._drive(least, record)
@@ -125,6 +128,16 @@ class RunningCoordinator:
     def find(self, least: int) -> Transaction | None:
         """Return a transaction that is not ended, or None."""
         return self.state.find(least)
+
+    async def _changed(self, change: Callable[[], LogRecord | None]) -> LogRecord | None:
+        """Change the state and return the record. Raises PulsarError, once the records on which
+        that rests are durable: the next owner of the log must not decide otherwise.
+        """
+        try:
+            return change()
+        except PulsarError:
+            await self._append(None)
+            raise
 
     async def _append(self, record: LogRecord | None) -> None:
         """Wait until a record is durable, or without one those before. Raises PulsarError."""
@@ -295,7 +308,11 @@ class RunningCoordinator:
             if self._is_open(least):
                 self.state.timed_out += 1
                 log.info("a transaction has timed out", txn=TxnId(self.id, least))
-                self.end(least, is_commit=False)
+                record = self.state.begin_end(least, False, _now_ms())
+                try:
+                    self._drive(least, record)
+                except TransactionCoordinatorNotFound:
+                    return  # the log has failed, which was reported
         self._set_timer()
 
     # --- the end --------------------------------------------------------------------------------
