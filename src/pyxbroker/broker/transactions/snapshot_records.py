@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyxbroker.base.named_tuple import NamedTuple
@@ -127,6 +127,23 @@ def _encode(schema: Any, value: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def _encode_with_aborts(
+    local_name: str, value: dict[str, Any], count: int, numbers: list[int]
+) -> bytes:
+    """Return a record whose first field, `aborts`, has `count` rows of 64-bit numbers.
+
+    Avro stores the rows like an array of all their numbers, apart from the length. To encode that
+    takes a tenth of the time that a dict for each row takes.
+    """
+    encoded = _encode(_schema(local_name), {"aborts": [], **value})
+    if not count:
+        return encoded
+    longs = _encode({"type": "array", "items": "long"}, numbers)
+    rows = longs[len(_encode("long", len(numbers))) :]
+    before = encoded.index(0)  # the length of the empty array
+    return encoded[:before] + _encode("long", count) + rows + encoded[before + 1 :]
+
+
 def _decode(schema: Any, value: bytes) -> Any:
     import fastavro
 
@@ -142,18 +159,13 @@ def _decode(schema: Any, value: bytes) -> Any:
 
 def encode(topic: str, snapshot: Snapshot) -> bytes:
     """Return the value of the message with the snapshot of a topic."""
-    aborts = [
-        {
-            "entryId": marker.entry_id,
-            "ledgerId": marker.ledger_id,
-            "txnIdLeastBits": txn.least,
-            "txnIdMostBits": txn.most,
-        }
-        for txn, marker in snapshot.aborted
+    numbers = [
+        number
+        for (most, least), (ledger_id, entry_id) in snapshot.aborted
+        for number in (entry_id, ledger_id, least, most)
     ]
-    return _encode(
-        _schema(SNAPSHOTS), {"aborts": aborts, "topicName": topic, **_max_read(snapshot)}
-    )
+    value = {"topicName": topic, **_max_read(snapshot)}
+    return _encode_with_aborts(SNAPSHOTS, value, len(snapshot.aborted), numbers)
 
 
 def decode(value: bytes) -> Snapshot:
@@ -172,17 +184,17 @@ def decode(value: bytes) -> Snapshot:
 
 
 def encode_segment(
-    topic: str, sequence_id: int, aborted: Iterable[TxnId], marker: Position
+    topic: str, sequence_id: int, aborted: Sequence[TxnId], marker: Position
 ) -> bytes:
     """Return the value of a message with aborted transactions. marker: that of the last one."""
     value = {
-        "aborts": _ids(aborted),
         "persistentPositionEntryId": marker.entry_id,
         "persistentPositionLedgerId": marker.ledger_id,
         "sequenceId": sequence_id,
         "topicName": topic,
     }
-    return _encode(_schema(SNAPSHOT_SEGMENTS), value)
+    numbers = [number for most, least in aborted for number in (least, most)]
+    return _encode_with_aborts(SNAPSHOT_SEGMENTS, value, len(aborted), numbers)
 
 
 def decode_segment(value: bytes) -> list[TxnId]:
