@@ -50,8 +50,8 @@ from torture.polite import p99_ms
 pytestmark = pytest.mark.slow(240)
 
 HOT = {"CONNECT", "SEND", "ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"}
-TIMES = 20
-SHARE = 0.2  # of what requests are about
+TIMES = 10
+SHARE = 0.1  # of what requests are about
 BYTES_MAX = 6 << 20
 # Many times what they take alone, since others use the machine as well: of the most expensive
 # input, of each in a flood, of each thing that many peers do. What grows faster than its number is
