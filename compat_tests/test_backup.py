@@ -98,7 +98,10 @@ def test_an_error_is_one_sentence(own_broker: BrokerFactory, tmp_path: Path) -> 
         (("create", tmp_path / "b", "--admin-url", free), "No broker answers"),
         (("create", tmp_path / "full", *here), "is not empty"),
         (("create", tmp_path / "b", *here, "--base", tmp_path / "no"), "does not exist"),
-        (("create", tmp_path / "b", "--data", broker.data), "is in use by process"),
+        (
+            ("create", tmp_path / "b", "--data", broker.data),
+            "Without --data, a running broker is backed up",
+        ),
         (("create", tmp_path / "b", "--data", tmp_path / "no"), "does not exist"),
         (("verify", tmp_path / "full"), "is not a complete backup"),
         (("restore", tmp_path / "full", tmp_path / "b"), "is not a complete backup"),

@@ -22,7 +22,7 @@ from pyxbroker.backup.progress import Progress
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
 from pyxbroker.cli.broker_requests import admin_client, complete_admin, failure, refusal
-from pyxbroker.cli.data_directory import DataDirectoryError, lock_used
+from pyxbroker.cli.data_directory import DataDirectoryError, DataDirectoryInUse, lock_used
 from pyxbroker.cli.login_options import add_admin_url, add_login_options
 from pyxbroker.client.admin import json_of
 from pyxbroker.client.errors import ClientError, HttpRefused
@@ -209,6 +209,8 @@ def _create_stopped(
             return create_backup(moment, target, base, progress, _nothing)
         finally:
             lock.close()
+    except DataDirectoryInUse as error:
+        raise BackupError(f"{error} Without --data, a running broker is backed up.") from error
     except (ConfigError, DataDirectoryError, DataError, OSError) as error:
         raise BackupError(f"{error}") from error
 

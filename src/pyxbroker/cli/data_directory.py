@@ -24,6 +24,10 @@ class DataDirectoryError(Exception):
     """Raised when the directory cannot be used; the message says why and what to do."""
 
 
+class DataDirectoryInUse(DataDirectoryError):
+    """Raised when another process has locked the directory."""
+
+
 class DataDirectory:
     """An open, locked data directory.
 
@@ -56,7 +60,7 @@ class DataDirectory:
             owner = self._owner()
             os.close(self._fd)
             by = f"process {owner}" if owner.isdigit() else "another process"
-            raise DataDirectoryError(
+            raise DataDirectoryInUse(
                 f"The data directory {self.path} is in use by {by}."
                 f" Stop that process, or choose another directory with {option}."
             ) from None
