@@ -390,6 +390,25 @@ def test_a_new_owner_takes_everything_that_the_old_one_confirmed(tmp_path: Path)
     run(tmp_path, scenario)
 
 
+def test_a_new_owner_continues_behind_a_dropped_ledger_with_a_higher_id(tmp_path: Path) -> None:
+    """It has fetched its ids ahead, before the ledger of the former owner was created."""
+
+    async def scenario(node: Node) -> None:
+        low = await node.client._ids.next_id()
+        former = await node.open()
+        mark = former.first_position()
+        await cursor_at(former, "s", mark)
+        assert mark.ledger_id > low
+        node.client._ids.give_back(low)
+        managed_ledger = await node.open()
+        assert former.current.ledger_id not in managed_ledger.ledgers
+        positions = await append(managed_ledger, *entries(0, 3))
+        assert positions[0] > mark
+        assert managed_ledger.cursors["s"].backlog == 3
+
+    run(tmp_path, scenario)
+
+
 def test_the_old_owner_cannot_change_the_list(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         old = await node.open()

@@ -112,6 +112,10 @@ class ManagedLedger:
         self.version = MUST_NOT_EXIST
         self.properties: dict[str, str] = {}
         self.ledgers: dict[int, LedgerInfo] = {}
+        self.highest_ledger_id = -1
+        """The next ledger gets a higher id, also if that ledger is not in the list any more:
+        cursors may be there, and positions must ascend. Another broker may have fetched lower ids
+        ahead."""
         self.cursors: dict[str, Cursor] = {}
         self.unreadable: set[str] = set()  # names of cursors, which prevent trimming
         self.lack_of_bookies = ""  # the reason, in the state TOO_FEW_BOOKIES
@@ -662,7 +666,7 @@ class ManagedLedger:
                 self,
                 self.name,
                 lambda ledger_id: self._list_put([*self.ledgers.values(), LedgerInfo(ledger_id)]),
-                max(self.ledgers, default=-1),
+                self.highest_ledger_id,
                 self.limits.quorums,
                 self.limits.affinity,
             )
@@ -672,6 +676,7 @@ class ManagedLedger:
     def adopt_ledger(self, handle: LedgerHandle) -> None:
         """Add a new ledger to the list in memory."""
         self.ledgers[handle.ledger_id] = LedgerInfo(handle.ledger_id)
+        self.highest_ledger_id = handle.ledger_id
         self.index_ledgers()
 
     def start_ledger(self, handle: LedgerHandle) -> None:

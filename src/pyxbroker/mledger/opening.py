@@ -95,6 +95,7 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, retries: Retrie
     managed_ledger.version = found.version
     ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
+    managed_ledger.highest_ledger_id = max(managed_ledger.ledgers, default=-1)
     managed_ledger.properties = kept
     managed_ledger.terminated_position = managed_ledger.stored_end = terminated
     # The list of a terminated one has no open ledger, whether it was closed or not.
