@@ -38,7 +38,7 @@ def test_an_output_with_each_input_once_passes() -> None:
     ("read", "problem"),
     [
         (WHOLE[:2], "7:1 is in the output 0 times"),
-        (WHOLE[:2], "(3, 1) was committed, but its 7:1 is not in the output"),
+        (WHOLE[:2], "(3, 1) was committed, but its 7:1 at None is not in the output"),
         ([*WHOLE, WHOLE[2]], "7:1 is in the output 2 times"),
         ([*WHOLE, "7:2 (3, 1)"], "7:2 is in the output, but was never sent"),
         ([*WHOLE, "8:0 (0, 2)"], "8:0 is in the output although (0, 2) was aborted"),

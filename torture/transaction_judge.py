@@ -35,6 +35,7 @@ class Ledger:
     sent: Counter[int] = field(default_factory=Counter)  # key -> messages
     committed: dict[Id, list[Input]] = field(default_factory=dict)
     aborted: set[Id] = field(default_factory=set)
+    stored: dict[Output, tuple[int, int]] = field(default_factory=dict)  # ledger and entry
 
     def send(self, key: int) -> Input:
         self.sent[key] += 1
@@ -65,6 +66,8 @@ def judge(ledger: Ledger, read: list[Output], is_ordered: bool) -> list[str]:
     for transaction, inputs in ledger.committed.items():
         lost = [each for each in inputs if Output(each, transaction) not in present]
         if lost:
-            named = ", ".join(str(each) for each in lost[:SHOWN])
+            named = ", ".join(
+                f"{each} at {ledger.stored.get(Output(each, transaction))}" for each in lost[:SHOWN]
+            )
             problems.append(f"{transaction} was committed, but its {named} is not in the output")
     return problems

@@ -169,7 +169,8 @@ class Worker(threading.Thread):
         for message, source in zip(messages, sources, strict=True):
             self.doing = f"sending {source} in {transaction.id}"
             body = body_of(source, transaction.id)
-            self._producer.send(body, transaction, partition_key=str(source.key))
+            position = self._producer.send(body, transaction, partition_key=str(source.key))
+            self._ledger.stored[Output(source, transaction.id)] = position
             self.doing = f"acknowledging {source} in {transaction.id}"
             self._consumer.acknowledge_within(transaction, message)
         if self._random.random() < ABORTS:

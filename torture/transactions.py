@@ -232,9 +232,19 @@ class Storm:
                 stats = [
                     transactions.buffer_stats(self.broker, each) for each in _partitions(topic)
                 ]
-                return read, [*(str(each) for each in stats), self._open()]
+                logs = [self._log_of(each) for each in _partitions(topic)]
+                return read, [*(str(each) for each in stats), *logs, self._open()]
             time.sleep(0.3)
         return read, []
+
+    def _log_of(self, topic: str) -> str:
+        """Return the stored ledgers of a topic, and its cursors."""
+        status, stats = self.broker.rest("GET", f"/admin/v2/{path_of(topic)}/internalStats")
+        if status != 200:
+            return f"{status} {stats}"
+        ledgers = [f"{each['ledgerId']} ({each['entries']})" for each in stats["ledgers"]]
+        cursors = {name: each["markDeletePosition"] for name, each in stats["cursors"].items()}
+        return f"ledgers {', '.join(ledgers)}; cursors {cursors}"
 
     def _open(self) -> str:
         return f"open: {transactions.transaction_rest(self.broker, 'slowTransactions/0')}"
