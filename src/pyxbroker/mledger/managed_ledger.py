@@ -88,6 +88,7 @@ class ManagedLedger:
     stored_end: Position | None = None
     last_added_s = 0.0  # when an entry was last confirmed, since 1970; 0: none since it was opened
     was_closed = False  # the previous owner closed it cleanly
+    is_closing = False  # during close()
     write_failure: ManagedLedgerWriteFailed | None = None  # set: nothing can be stored any more
     _failure: ManagedLedgerError | None = None
     _trim_failure: Exception | None = None  # the error of the last trim
@@ -133,7 +134,6 @@ class ManagedLedger:
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
         self._closing = False  # stays set
-        self.is_closing = False  # during close()
         self._info_lock = asyncio.Lock()
 
     def watch(self, wake: Callable[[], None]) -> None:

@@ -119,7 +119,7 @@ def _schema(local_name: str) -> Any:
     return fastavro.parse_schema(json.loads(definition(local_name)))
 
 
-def _encode(schema: Any, value: dict[str, Any]) -> bytes:
+def _encode(schema: Any, value: Any) -> bytes:
     import fastavro
 
     out = io.BytesIO()
