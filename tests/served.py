@@ -105,6 +105,7 @@ class Consumer:
         cumulative: bool,
         request_id: int | None,
         txn: tuple[int, int] | None,
+        is_last: bool = True,
     ) -> None:
         positions = [run.position(i) for i in range(len(run))]
         self.notes.told.append(("ack", positions, cumulative, request_id, txn))

@@ -141,7 +141,7 @@ class Permits:
         self._served_in.append(self._turn[0])
         self._call()
 
-    def on_ack(self, run: Any, cumulative: bool, request_id: int | None, txn: Any) -> None:
+    def on_ack(self, *ack: Any) -> None:
         self.on_flow(0)
 
 

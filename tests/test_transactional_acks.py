@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -59,15 +60,21 @@ def run(tmp_path: Path, scenario: Scenario, enabled: bool = True, **settings: An
 
 
 async def ack(
-    client: Client,
+    client: Client, txn: TxnId | None, *positions: tuple[int, int], **what: Any
+) -> tuple[int | None, str]:
+    """The error code and the text of the answer."""
+    answer = await client.request(ack_command(txn, *positions, **what), "ackResponse")
+    return (answer.error if answer.HasField("error") else None), answer.message
+
+
+def ack_command(
     txn: TxnId | None,
     *positions: tuple[int, int],
     consumer_id: int = 1,
     cumulative: bool = False,
     ack_set: int = 0,
     batch_size: int = 10,
-) -> tuple[int | None, str]:
-    """The error code and the text of the answer."""
+) -> Any:
     kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
     command = pb.CommandAck(consumer_id=consumer_id, ack_type=kind)
     if txn is not None:
@@ -78,8 +85,7 @@ async def ack(
             added.ack_set.append(ack_set)
             if batch_size:
                 added.batch_size = batch_size
-    answer = await client.request(command, "ackResponse")
-    return (answer.error if answer.HasField("error") else None), answer.message
+    return command
 
 
 async def end(topic: Topic, txn: TxnId, commit: bool, low_water_mark: int = -1) -> None:
@@ -163,7 +169,7 @@ def test_pending_acknowledgements_outlive_the_topic_and_the_consumer(tmp_path: P
         await other.subscribe(1)
         assert await positions_of(other, 2) == positions[2:]
         assert await other.quiet() == []
-        assert (await ack(other, THREE, positions[0]))[0] == CONFLICT
+        assert (await ack(other, TxnId(0, 4), positions[0]))[0] == CONFLICT
         await end(topic, ONE, commit=False)
         assert await received(other, 1) == [(positions[0], 1, [])]
 
@@ -621,6 +627,22 @@ def test_a_long_acknowledgement_is_refused_for_each_of_its_parts(tmp_path: Path)
         assert topic.subscriptions["s"].backlog == 0
 
     run(tmp_path, scenario)
+
+
+def test_a_refusal_that_the_client_does_not_ask_for_is_not_the_answer_to_the_next_acknowledgement(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(*(b"%d" % number for number in range(3000)))
+        await client.subscribe(1, permits=0)
+        await ack(client, None, *positions[:-1])
+        client.send(ack_command(ONE, *positions[:-1]))
+        assert await ack(client, ONE, positions[-1]) == (None, "")
+        assert (await ack(client, ONE, *positions[:-1]))[0] == CONFLICT
+
+    run(tmp_path, scenario)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_long_transaction_ends_in_steps(tmp_path: Path) -> None:

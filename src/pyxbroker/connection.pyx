@@ -728,7 +728,7 @@ cdef class Connection:
         txn = (ack.txnid_most_bits, ack.txnid_least_bits) if ack.has_txn else None
         if not is_last and consumer is not None:
             self.part_at = at
-            consumer.on_ack(run, False, None, txn)
+            consumer.on_ack(run, False, None, txn, False)
         elif consumer is not None:
             consumer.on_ack(run, bool(ack.cumulative),
                             ack.request_id if ack.has_request_id else None, txn)

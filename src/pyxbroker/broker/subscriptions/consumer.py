@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyxbroker.base.errors import ConsumerNotFound, PulsarError, TooManyRequests
 from pyxbroker.base.rates import Rates
@@ -65,7 +65,8 @@ class Consumer(ConsumerState):
     auto_consume = False  # accepts any schema of the topic; rare
     subscription_cost = 0  # the part of cost charged for the subscription
     reads_compacted = False  # reads the compacted view
-    _refused_part: BaseException | None = None  # error of a part of a transactional ACK
+    # The outcomes of the first parts of a long transactional ACK, whose last part is answered.
+    _ack_parts: tuple[asyncio.Future[None], ...] = ()
     # Times of the client's last commands, in s since 1970; 0: never.
     first_flow_s = 0.0
     last_flow_s = 0.0
@@ -159,9 +160,11 @@ class Consumer(ConsumerState):
         cumulative: bool,
         request_id: int | None,
         txn: tuple[int, int] | None = None,
+        is_last: bool = True,
     ) -> None:
         """ACK: acknowledge positions. With a request id the client expects an answer. txn: the id
-        of the transaction in the command.
+        of the transaction in the command. A long ACK comes in several parts: the last one has
+        is_last, and the request id.
         """
         if self.closed:
             if request_id is not None:
@@ -170,9 +173,7 @@ class Consumer(ConsumerState):
         subscription = self.subscription
         self.last_acked_s = subscription.last_acked_s = time.time()
         if txn is not None:
-            self.connection.ack_begun()
-            pending = subscription.acknowledge_in_transaction(self, txn, run, cumulative)
-            pending.add_done_callback(lambda future: self._on_ack_pending(future, request_id))
+            self._acknowledge_in_transaction(txn, run, cumulative, request_id, is_last)
             return
         acks = subscription.acks
         forgotten = acks.refused
@@ -206,14 +207,29 @@ class Consumer(ConsumerState):
         else:
             self._answer_ack(request_id, replies.PERSISTENCE_ERROR, str(error))
 
-    def _on_ack_pending(self, future: asyncio.Future[None], request_id: int | None) -> None:
-        """Answer an ACK of a transaction, or note the error of one of its parts."""
+    def _acknowledge_in_transaction(
+        self,
+        txn: tuple[int, int],
+        run: AckRun,
+        cumulative: bool,
+        request_id: int | None,
+        is_last: bool,
+    ) -> None:
+        outcome = self.subscription.acknowledge_in_transaction(self, txn, run, cumulative)
+        self.connection.ack_begun()
+        outcome.add_done_callback(self._on_ack_ended)
+        parts = (*self._ack_parts, outcome)
+        self._ack_parts = () if is_last else parts
+        if request_id is not None:
+            whole = outcome if len(parts) == 1 else asyncio.gather(*parts)
+            whole.add_done_callback(lambda future: self._answer_transactional(future, request_id))
+
+    def _on_ack_ended(self, outcome: asyncio.Future[None]) -> None:
         self.connection.ack_ended()
-        error = self._refused_part or future.exception()
-        if request_id is None:
-            self._refused_part = error
-            return
-        self._refused_part = None
+        outcome.exception()  # marks it as retrieved: the client may not have asked for an answer
+
+    def _answer_transactional(self, outcome: asyncio.Future[Any], request_id: int) -> None:
+        error = outcome.exception()
         if error is None:
             self._answer_ack(request_id, None, "")
         else:
