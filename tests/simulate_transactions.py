@@ -648,13 +648,15 @@ class SubscriptionNode:
                     self.delivered.discard(index_of(ack.position))
 
     def _on_ended(self, txn: TxnId, mark: int, call: Call) -> None:
-        model, late = self.stored.model, self.pending.pass_low_water_mark(txn.most, mark)
+        model, pending, has_strays = self.stored.model, self.pending, False
         for each in model.holders():
             if each.most == txn.most and each.least <= mark:
                 model.end(each, False)
-        for each in late:
-            self._end(each, False, lambda: None)
-        if late:
+        pending.raise_low_water_mark(txn.most, mark)
+        while (stray := pending.stray(txn.most)) is not None:
+            self._end(stray, False, lambda: None)
+            has_strays = True
+        if has_strays:
             self.stored.log.after_last(lambda number: self._trim(call))
         else:
             self._trim(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Any
 
@@ -305,6 +306,36 @@ def test_a_rejected_record_has_no_effect() -> None:
     pending.replay_cumulative(TxnId(0, 1), Ack(3, 5), cursor)
     pending.replay_cumulative(TxnId(0, 2), Ack(3, 6), cursor)
     assert pending.cumulative == (TxnId(0, 1), Ack(3, 5))
+
+
+def test_many_acknowledgements_of_many_transactions_end_in_a_short_time() -> None:
+    """Ends take seconds if one looks at all that is, or was, pending."""
+    pending, one, count = PendingAcks(), TxnId(0, 10**6), 60_000
+    pending.acknowledge(one, [Ack(3, entry, 1, BATCH) for entry in range(count)])
+    for number in range(count):
+        pending.acknowledge(TxnId(0, number), [Ack(4, number)])
+    began = time.process_time()
+    while pending.take(one, 256):
+        pass
+    for number in range(5_000):
+        assert pending.take(TxnId(0, number), 256) == [Ack(4, number)]
+        pending.raise_low_water_mark(0, number - 1)
+        assert pending.stray(0) is None
+    assert time.process_time() - began < 0.6
+    pending.raise_low_water_mark(0, 5_001)
+    assert pending.stray(0) == TxnId(0, 5_000)
+
+
+def test_numbers_of_ended_transactions_are_forgotten() -> None:
+    """The oldest transaction stays open, and the others would pile up behind it."""
+    pending = PendingAcks()
+    pending.acknowledge(TxnId(0, 0), [Ack(3, 0)])
+    for number in range(1, 10_000):
+        pending.acknowledge(TxnId(0, number), [Ack(3, number)])
+        pending.take(TxnId(0, number), 1)
+    assert len(pending._holders[0]) < 2_000
+    pending.raise_low_water_mark(0, 0)
+    assert pending.stray(0) == TxnId(0, 0)
 
 
 def test_the_index_has_few_points_and_trims_only_what_is_passed() -> None:

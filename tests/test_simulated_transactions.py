@@ -187,8 +187,8 @@ class TakesOneStepOnly(PendingAcks):
 
 
 class KeepsWhatCameLate(PendingAcks):
-    def pass_low_water_mark(self, coordinator: int, mark: int) -> list[TxnId]:
-        return []
+    def stray(self, coordinator: int) -> TxnId | None:
+        return None
 
 
 class AcceptsAcknowledgementsAfterTheEnd(PendingAcks):

@@ -476,14 +476,15 @@ class PendingAckHandle:
         """
         await self.ready()
         await self._end(txn, commit)
-        for late in self.acks.pass_low_water_mark(txn.most, low_water_mark):
+        self.acks.raise_low_water_mark(txn.most, low_water_mark)
+        while (stray := self.acks.stray(txn.most)) is not None:
             log.warning(
                 "acknowledgements that came after the end of their transaction are released",
                 topic=self._subscription.topic.name,
                 subscription=self._subscription.name,
-                transaction=late,
+                transaction=stray,
             )
-            await self._end(late, False)
+            await self._end(stray, False)
         if self._log is not None:
             await self._log.trim(self._subscription.durable_cursor)
 

@@ -12,6 +12,7 @@ which the cursor has acknowledged since are left out.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -22,6 +23,7 @@ from pyxbroker.broker.transactions.ids import TxnId
 
 ENDED_MAX = 1_000
 """Ended transactions that a subscription remembers, to refuse their late acknowledgements."""
+RELEASED_MIN = 1_000  # numbers in a heap that may be of transactions that hold nothing any more
 
 
 class Ack(NamedTuple):
@@ -84,6 +86,8 @@ class PendingAcks:
         self.highest = (-1, -1)  # no later position is pending
         self.part_words = 0  # size of the ack sets, in words of 64 bits
         self._held: dict[TxnId, _Held] = {}
+        # Heaps, by coordinator: the numbers of transactions that hold something, or have held.
+        self._holders: dict[int, list[int]] = {}
         self._whole = PositionSet()
         self._parts: dict[tuple[int, int], dict[TxnId, Ack]] = {}
         self._ended: OrderedDict[TxnId, None] = OrderedDict()  # the last of them, for `refuses`
@@ -135,6 +139,7 @@ class PendingAcks:
         held = self._held.get(txn)
         if held is None:
             held = self._held[txn] = _Held()
+            self._note_holder(txn)
         for ack in acks:
             position = ack.position
             if position in held.whole:
@@ -159,8 +164,16 @@ class PendingAcks:
 
     def acknowledge_cumulatively(self, txn: TxnId, ack: Ack) -> None:
         """Make everything up to a position pending. The caller has checked for conflicts."""
+        if not self.holds(txn)[1]:
+            self._note_holder(txn)
         self.cumulative = txn, ack
         self.highest = max(self.highest, ack.position)
+
+    def _note_holder(self, txn: TxnId) -> None:
+        numbers = self._holders.setdefault(txn.most, [])
+        heapq.heappush(numbers, txn.least)
+        if len(numbers) > 2 * len(self._held) + RELEASED_MIN:
+            numbers[:] = sorted(each.least for each in self.transactions() if each.most == txn.most)
 
     def _is_acknowledged(self, ack: Ack, cursor: Cursor) -> bool:
         """Return True if the cursor has acknowledged the entry, or one of these messages."""
@@ -227,9 +240,10 @@ class PendingAcks:
             return []
         taken: list[Ack] = []
         while held.parts and len(taken) < count_max:
-            position = next(iter(held.parts))
-            taken.append(held.parts[position])
-            self._drop_part(txn, held, position)
+            # The last one: a dict finds its first one the more slowly the more it has lost.
+            position, ack = held.parts.popitem()
+            self._forget_part(txn, position, ack)
+            taken.append(ack)
         while len(held.whole) and len(taken) < count_max:
             ledger_id, first, last = held.whole.first_range(count_max - len(taken))
             held.whole.discard_range(ledger_id, first, last)
@@ -247,20 +261,30 @@ class PendingAcks:
         self.cumulative = None
         return ack
 
-    def pass_low_water_mark(self, coordinator: int, mark: int) -> list[TxnId]:
-        """Note that the transactions of a coordinator up to a number have ended. Return those that
-        nevertheless hold acknowledgements, which came after the end.
+    def raise_low_water_mark(self, coordinator: int, mark: int) -> None:
+        """Note that all transactions of a coordinator up to a number have ended."""
+        self.low_water_marks[coordinator] = max(mark, self.low_water_marks.get(coordinator, mark))
+
+    def stray(self, coordinator: int) -> TxnId | None:
+        """Return a transaction up to the low-water mark that holds acknowledgements, or None.
+
+        They came after its end. No end will come for them, so the caller aborts it.
         """
-        mark = self.low_water_marks[coordinator] = max(
-            mark, self.low_water_marks.get(coordinator, mark)
-        )
-        return [txn for txn in self.transactions() if txn.most == coordinator and txn.least <= mark]
+        numbers = self._holders.get(coordinator)
+        while numbers and numbers[0] <= self.low_water_marks.get(coordinator, -1):
+            txn = TxnId(coordinator, numbers[0])
+            if any(self.holds(txn)):
+                return txn
+            heapq.heappop(numbers)
+        return None
 
     def _drop_part(self, txn: TxnId, held: _Held, position: tuple[int, int]) -> None:
         former = held.parts.pop(position, None)
-        if former is None:
-            return
-        self.part_words -= len(former.words)
+        if former is not None:
+            self._forget_part(txn, position, former)
+
+    def _forget_part(self, txn: TxnId, position: tuple[int, int], ack: Ack) -> None:
+        self.part_words -= len(ack.words)
         parts = self._parts[position]
         del parts[txn]
         if not parts:
