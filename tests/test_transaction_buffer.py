@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
@@ -249,6 +250,19 @@ def test_a_bounded_number_of_ended_transactions_is_remembered() -> None:
         buffer.on_end(TxnId(0, least), True, Position(0, 2 * least + 1))
     remembered = [least for least in range(2 * ENDED_MAX) if buffer.refuses(TxnId(0, least))]
     assert remembered == list(range(ENDED_MAX, 2 * ENDED_MAX))
+
+
+def test_trimming_costs_no_time_until_ledgers_are_deleted() -> None:
+    """It is called with the end of each transaction, however many were aborted."""
+    count = 100_000
+    buffer = Buffer((TxnId(0, n), Position(1 + n // 90_000, n)) for n in range(count))
+    began = time.process_time()
+    for ledger_id in (1, 2):
+        for _ in range(30_000):
+            buffer.trim(ledger_id)
+    assert time.process_time() - began < 0.3
+    assert len(buffer.aborted) == count - 90_000
+    assert buffer.refuses(TxnId(0, 89_999))
 
 
 # What Apache Pulsar 4.2.4 writes (Schema.AVRO of its classes).

@@ -11,15 +11,22 @@ import pytest
 
 from one_broker import TOPIC, Broker, Client, run, section
 from pyxbroker.base.errors import ServiceNotReady, TopicTerminated
-from pyxbroker.base.topic_name import SNAPSHOT_SEGMENTS, SNAPSHOTS, TopicName
+from pyxbroker.base.topic_name import SNAPSHOT_INDEXES, SNAPSHOT_SEGMENTS, SNAPSHOTS, TopicName
 from pyxbroker.broker.compaction.compaction import Status
 from pyxbroker.broker.topics.loading import TopicLoader
 from pyxbroker.broker.topics.messages import read_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.transactions import topic_buffer
-from pyxbroker.broker.transactions.buffer import Snapshot
+from pyxbroker.broker.transactions.buffer import Buffer, Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
+from pyxbroker.broker.transactions.snapshot_records import (
+    Index,
+    Segment,
+    decode_index,
+    encode_index,
+    encode_segment,
+)
 from pyxbroker.broker.transactions.snapshots import Snapshots, system_topic
 from pyxbroker.broker.transactions.topic_buffer import State, TransactionBuffer
 from pyxbroker.entry import Position
@@ -518,6 +525,60 @@ def test_aborted_transactions_are_found_in_segments(tmp_path: Path) -> None:
         assert await snapshots.find(TOPIC_NAME) is None
 
     run(tmp_path, scenario, **ON, **SEGMENTED)
+
+
+def test_an_index_that_repeats_an_aborted_transaction_loses_no_other(tmp_path: Path) -> None:
+    """Apache Pulsar adds a transaction again with each marker that aborts it."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", None))
+        position = (await open_topic(broker)).last_confirmed
+        snapshots = broker.topics.snapshots
+        assert snapshots is not None
+        segment = encode_segment(TOPIC, 0, [T1, T1], position)
+        target, key = system_topic(TOPIC_NAME, SNAPSHOT_SEGMENTS), f"multiple-0-{TOPIC}"
+        stored = Segment(0, position, await snapshots.publish(target, key, segment))
+        index = encode_index(TOPIC, Index(position, (stored,), (T2,)))
+        await snapshots.publish(system_topic(TOPIC_NAME, SNAPSHOT_INDEXES), TOPIC, index)
+        await reopen(broker)
+        await published(await producing(broker), 1, (b"b", T3))
+        await end(broker, T3, commit=False)
+        await found_aborted(snapshots, [T1, T1, T2, T3])
+
+    run(tmp_path, scenario, **ON, **SEGMENTED)
+
+
+class Published(Snapshots):
+    """Snapshots that are published nowhere."""
+
+    def __init__(self) -> None:
+        opener: Any = None
+        super().__init__("c", opener, lambda: opener, 8 + len(TOPIC) + 3 * 2)
+        self.indexes: list[Index] = []
+
+    async def publish(self, target: TopicName, key: str, value: bytes | None) -> Position:
+        if target.local_name == SNAPSHOT_INDEXES:
+            assert value is not None
+            self.indexes.append(decode_index(value))
+        return Position(9, 0)
+
+    async def publish_if_exists(self, target: TopicName, key: str) -> None:
+        """Nothing is there."""
+
+
+def test_a_second_marker_does_not_end_the_segment_of_other_transactions() -> None:
+    buffer, snapshots = Buffer(), Published()
+    stored = snapshots.of(TOPIC_NAME)
+    for at, txn in ((0, T1), (2, T2)):
+        buffer.on_message(txn, Position(1, at))
+        buffer.on_end(txn, False, Position(1, at + 1))
+    buffer.on_end(T1, False, Position(2, 0))
+    asyncio.run(stored.store(buffer, Position(2, 0)))
+    assert [each.marker for each in snapshots.indexes[-1].segments] == [Position(1, 3)]
+    buffer.trim(2)
+    asyncio.run(stored.store(buffer, Position(2, 0)))
+    assert snapshots.indexes[-1].segments == ()
 
 
 def all_of(topic: PersistentTopic) -> AsyncIterator[tuple[Position, bytes]]:

@@ -44,6 +44,8 @@ class Buffer:
         """The first message of each open transaction, in the order of the log."""
         self.aborted: dict[TxnId, Position] = dict(aborted)
         """The marker of each aborted transaction, in the order of the log."""
+        self.first_ledger_id = 0
+        """The first ledger of the log, as of the last call of `trim`."""
         self._trimmed = 0
         self.low_water_marks: dict[int, int] = {}
         """For each coordinator, the id up to which all its transactions have ended."""
@@ -124,6 +126,9 @@ class Buffer:
 
     def trim(self, first_ledger_id: int) -> None:
         """Forget aborted transactions whose markers, and so messages, are not stored any more."""
+        if first_ledger_id <= self.first_ledger_id:
+            return
+        self.first_ledger_id = first_ledger_id
         gone = []
         for txn, marker in self.aborted.items():
             if marker.ledger_id >= first_ledger_id:
@@ -131,6 +136,7 @@ class Buffer:
             gone.append(txn)
         for txn in gone:
             del self.aborted[txn]
+        for txn in gone[-ENDED_MAX:]:
             self.remember_end(txn, False)
         self._trimmed += len(gone)
 

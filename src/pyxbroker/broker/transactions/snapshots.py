@@ -30,7 +30,6 @@ from pyxbroker.broker.transactions.buffer import Buffer, Snapshot
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.snapshot_records import Index, Segment
 from pyxbroker.entry import Position
-from pyxbroker.mledger.positions import ENTRY_ID_MAX
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic_policies import PublishElsewhere, TopicOpener
@@ -170,7 +169,7 @@ class Snapshots:
         for segment in index.segments:
             txns = await self._read_segment(name, segment)
             aborted += ((txn, segment.marker) for txn in txns)
-        sealed = len(aborted)
+        sealed = len({txn for txn, _ in aborted})  # Apache Pulsar may repeat one
         # Markers after max_read are read again.
         aborted += ((txn, index.max_read) for txn in index.unsealed)
         return Found(Snapshot(index.max_read, tuple(aborted)), index.segments, sealed)
@@ -330,11 +329,10 @@ class _Segmented:
         count = buffer.aborted_since_opening - self._sealed
         # No await before the state is complete, so that it is that of one moment.
         unsealed = list(islice(reversed(buffer.aborted.items()), max(count, 0)))[::-1]
-        first_marker = next(iter(buffer.aborted.values()), None)
+        first_ledger_id = buffer.first_ledger_id
         while len(unsealed) >= self._capacity:
             await self._seal(unsealed[: self._capacity])
             del unsealed[: self._capacity]
-        first_ledger_id = ENTRY_ID_MAX if first_marker is None else first_marker.ledger_id
         kept = [each for each in self._segments if each.marker.ledger_id >= first_ledger_id]
         gone = self._segments[: len(self._segments) - len(kept)]
         index = Index(max_read, tuple(kept), tuple(txn for txn, _ in unsealed))
