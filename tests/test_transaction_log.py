@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,13 @@ from pyxbroker.broker.transactions.coordinator import Status
 from pyxbroker.broker.transactions.coordinator_log import CURSOR, name_of
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.log_records import records_in
-from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator
+from pyxbroker.broker.transactions.running_coordinator import (
+    ABORTED_PER_CALL,
+    RunningCoordinator,
+)
 from pyxbroker.metadata.protobuf_records import MalformedRecord
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.proto import PulsarApi as pb
@@ -473,6 +479,42 @@ def test_a_timeout_of_a_coordinator_whose_log_has_failed_is_left_to_the_next_own
     run(tmp_path, scenario)
 
 
+def test_transactions_that_time_out_together_do_not_hold_up_the_broker(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for _ in range(2 * ABORTED_PER_CALL):
+            await new(client)
+        running = await coordinator(broker)
+        with clock_ahead():
+            clock.set_ahead(61)
+            running.check_timeouts()
+            assert running.state.timed_out == ABORTED_PER_CALL
+            await until(lambda: not running.state.transactions)
+
+    run(tmp_path, scenario)
+
+
+def test_the_loss_of_the_log_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No client waits for the end of a transaction that has timed out."""
+
+    async def scenario(broker: Broker) -> None:
+        await new(await broker.client())
+        running = await coordinator(broker)
+        stored = asyncio.get_running_loop().create_future()
+        running.log.append = lambda record: stored  # type: ignore[method-assign]
+        with clock_ahead():
+            clock.set_ahead(61)
+            running.check_timeouts()
+            stored.set_exception(ManagedLedgerError("a test"))
+            await until(lambda: running.is_lost and not running._ends)
+
+    run(tmp_path, scenario)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
 # --- the log --------------------------------------------------------------------------------------
 
 
@@ -590,6 +632,43 @@ def test_a_command_whose_record_is_not_stored_asks_the_client_to_look_up_again(
 
 def _fenced(run: Any) -> None:
     raise ManagedLedgerError("fenced")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), MetadataError("a test")])
+def test_a_coordinator_that_cannot_be_opened_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    opened: list[RunningCoordinator] = []
+
+    async def replay(self: RunningCoordinator) -> None:
+        opened.append(self)
+        raise error
+
+    async def scenario(broker: Broker) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(RunningCoordinator, "replay", replay)
+            with pytest.raises((type(error), ServiceNotReady)):
+                await coordinator(broker)
+        assert opened[0].is_lost
+        assert opened[0].log.managed_ledger.is_dead
+        with monkeypatch.context() as patch:
+            patch.setattr(Cursor, "create_node", fails)
+            patch.setattr(ManagedLedger, "close", note_close)
+            with pytest.raises(ServiceNotReady):
+                await transactions_of(broker).connect(1)
+        assert closed == [name_of(1)]
+        assert not (await new(await broker.client())).least
+
+    async def fails(self: Cursor) -> None:
+        raise MetadataError("a test")
+
+    close, closed = ManagedLedger.close, list[str]()
+
+    async def note_close(self: ManagedLedger) -> None:
+        closed.append(self.name)
+        await close(self)
+
+    run(tmp_path, scenario, coordinators=2)
 
 
 def test_a_coordinator_is_closed_with_its_bundle(tmp_path: Path) -> None:

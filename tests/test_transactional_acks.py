@@ -27,7 +27,7 @@ from pyxbroker.broker.transactions.pending_ack_log import (
 )
 from pyxbroker.broker.transactions.pending_acks import Ack
 from pyxbroker.entry import Position
-from pyxbroker.ledger.errors import NoSuchEntry
+from pyxbroker.ledger.errors import NoSuchEntry, NotEnoughBookies
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.opening import open_managed_ledger
@@ -572,6 +572,48 @@ def test_a_log_that_cannot_be_written_is_opened_again(tmp_path: Path) -> None:
         assert handle.acks.transactions() == [ONE, TWO]
         await end(topic, ONE, commit=False)
         assert await received(client, 1) == [(positions[0], 1, [])]
+
+    run(tmp_path, scenario)
+
+
+def test_an_acknowledgement_that_is_not_stored_for_lack_of_bookies_can_be_repeated(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b")
+        await client.subscribe(1)
+        await received(client, 2)
+        await ack(client, ONE, positions[0])
+        handle = topic.subscriptions["s"].pending_acks
+        lost = asyncio.get_running_loop().create_future()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PendingAckLog, "append", lambda self, record: lost)
+            answer = asyncio.create_task(ack(client, TWO, positions[1]))
+            await until(lambda: TWO in handle.acks.transactions())
+        error = NotEnoughBookies("a test")
+        handle.managed_ledger.refuse_for_bookies(error)
+        lost.set_exception(ManagedLedgerError(str(error)))
+        assert (await answer)[0] == pb.PersistenceError
+        assert await ack(client, TWO, positions[1]) == (None, "")
+        assert handle.acks.transactions() == [ONE, TWO]
+
+    run(tmp_path, scenario)
+
+
+def test_a_failed_journal_leaves_the_pending_acknowledgements_readable(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.subscribe(1, subType=SHARED)
+        await received(client, 3)
+        await ack(client, ONE, positions[0])
+        broker.node.faults.rule("fdatasync", ".journal", errno=5)
+        assert (await ack(client, TWO, positions[1]))[0] == pb.PersistenceError
+        client.redeliver()
+        other = await broker.client()
+        await other.subscribe(1, subType=SHARED)
+        assert (await ack(other, THREE, positions[2]))[0] == pb.PersistenceError
+        handle = topic.subscriptions["s"].pending_acks
+        assert handle.acks.transactions() == [ONE]
 
     run(tmp_path, scenario)
 

@@ -184,22 +184,20 @@ class Transactions:
                 self._on_lost,
             )
             await running.replay()
-        except CLOSING_ERRORS as error:
+            # The bundle may have been given up meanwhile.
+            await broker.check_served(name)
+            if self._is_closed or running.is_lost:
+                raise not_here(coordinator)
+        except BaseException as error:
             if running is not None:
                 await self._close(running)
+            if not isinstance(error, CLOSING_ERRORS):
+                raise
             log.error("a coordinator cannot be opened now", coordinator=coordinator, error=error)
             raise TransactionCoordinatorNotFound(
                 f"Transaction coordinator {coordinator} cannot be opened now: its log cannot be"
                 " read; try again."
             ) from error
-        try:
-            # The bundle may have been given up meanwhile.
-            await broker.check_served(name)
-            if self._is_closed or running.is_lost:
-                raise not_here(coordinator)
-        except PulsarError:
-            await self._close(running)
-            raise
         self._running[coordinator] = running
         log.info("a coordinator is open", coordinator=coordinator,
                  transactions=len(running.state.transactions))  # fmt: skip

@@ -14,11 +14,14 @@ anyway. The source is Pulsar's TxnLogBufferedWriter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from typing import Any
 
 from pyxbroker.entry import EntryRun, Position
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.protobuf_records import MalformedRecord, parse
+from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -53,10 +56,19 @@ class _PendingRecord(PendingEntry):
 
 
 async def cursor_of(managed_ledger: ManagedLedger, name: str) -> Cursor:
-    """Return the only cursor of a log, created if it is missing.
+    """Return the only cursor of a log, created if it is missing. Without it, the log is closed.
 
-    Raises LedgerError, MetadataError, ManagedLedgerError.
+    Raises MetadataError, ManagedLedgerError.
     """
+    try:
+        return await _find_or_create_cursor(managed_ledger, name)
+    except BaseException:
+        with contextlib.suppress(LedgerError, MetadataError, ManagedLedgerError):
+            await managed_ledger.close()
+        raise
+
+
+async def _find_or_create_cursor(managed_ledger: ManagedLedger, name: str) -> Cursor:
     cursor = managed_ledger.cursors.get(name)
     if cursor is None:
         if name in managed_ledger.unreadable:

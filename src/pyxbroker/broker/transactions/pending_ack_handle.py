@@ -9,6 +9,7 @@ record of a rejected acknowledgement. An acknowledgement is answered once its re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from enum import Enum
@@ -295,7 +296,8 @@ class PendingAckHandle:
         former.listener = None
         await former.settle()
         if not former.is_dead:
-            await former.close()
+            with contextlib.suppress(*STORAGE_ERRORS):  # opening it again reads what is stored
+                await former.close()
 
     async def _replay(self, stored: PendingAckLog) -> None:
         """Apply the records of the log, a number of them per loop iteration."""
@@ -336,7 +338,7 @@ class PendingAckHandle:
                 future.set_exception(error or ServiceNotReady("PendingAckHandle have been closed!"))
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
-        """Open the log again at its next use."""
+        """Open the log again at its next use: it lacks acknowledgements that are in memory."""
         if self.state is State.READY:
             self.state = State.ERROR
         log.error(
@@ -346,8 +348,7 @@ class PendingAckHandle:
             error=error,
         )
 
-    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
-        """Do nothing: each acknowledgement is refused with the reason."""
+    on_managed_ledger_write_failed = on_managed_ledger_failed
 
     # --- acknowledging ------------------------------------------------------------------------
 

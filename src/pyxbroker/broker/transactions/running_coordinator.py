@@ -35,6 +35,7 @@ IN_PARALLEL_MAX = 16  # participants of one transaction
 STOP_S = 2.0
 TIMER_S_MAX = 3600.0
 FORGOTTEN_DEADLINES_MIN = 1000
+ABORTED_PER_CALL = 64  # transactions that have timed out
 LATENCY_BOUNDS_MS = (
     *(10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000),
     *(300_000, 1_500_000, 3_000_000, math.inf),
@@ -244,10 +245,8 @@ class RunningCoordinator:
 
     def _on_end(self, least: int, done: asyncio.Task[None]) -> None:
         self._ends.pop(least, None)
-        if done.cancelled() or self.is_lost:
-            return
-        error = done.exception()
-        if error is None:
+        error = None if done.cancelled() else done.exception()
+        if error is None or self.is_lost:
             return
         if not isinstance(error, PulsarError):
             log.failure("the end of a transaction failed", error, txn=TxnId(self.id, least))
@@ -301,11 +300,13 @@ class RunningCoordinator:
         self.check_timeouts()
 
     def check_timeouts(self) -> None:
-        """Abort the open transactions whose time is over."""
+        """Abort open transactions whose time is over: some of them now, the others soon."""
         now_s = age_s()
-        while self._deadlines and self._deadlines[0][0] <= now_s:
+        left = ABORTED_PER_CALL
+        while left and self._deadlines and self._deadlines[0][0] <= now_s:
             _, least = heapq.heappop(self._deadlines)
             if self._is_open(least):
+                left -= 1
                 self.state.timed_out += 1
                 log.info("a transaction has timed out", txn=TxnId(self.id, least))
                 record = self.state.begin_end(least, False, _now_ms())
