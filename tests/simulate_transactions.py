@@ -15,9 +15,9 @@ end, and end transactions that have timed out.
 - each reader receives the messages of committed transactions and those outside of transactions,
   each once, in the order of the log, on all topics, and no others;
 - a message whose acknowledgement was answered is delivered again only after an abort;
-- an acknowledgement is refused only if the end of its transaction has begun; others are answered
-  with a conflict if, and only if, the message is acknowledged or pending, so that two transactions
-  never commit the same acknowledgement;
+- an acknowledgement is refused only if the end of its transaction has begun, and then always by
+  the node that has ended it; others are answered with a conflict if, and only if, the message is
+  acknowledged or pending, so that two transactions never commit the same acknowledgement;
 - when the faults end, every transaction ends, no topic holds its readers back, nothing is pending,
   and what was not acknowledged is delivered;
 - nodes that recover then have the same state.
@@ -586,6 +586,8 @@ class SubscriptionNode:
                 raise Violation(f"{txn} must not acknowledge, and no end has begun")
             call.answer(REFUSED)
             return
+        if txn in model.ended:
+            raise Violation(f"{txn} acknowledges {at} of {self.stored.participant} after its end")
         if is_cumulative:
             text = self.pending.cumulative_conflict(txn, acks[0], self.cursor)
             is_conflict = model.conflicts_up_to(txn, at)
@@ -648,6 +650,7 @@ class SubscriptionNode:
                     self.delivered.discard(index_of(ack.position))
 
     def _on_ended(self, txn: TxnId, mark: int, call: Call) -> None:
+        self.topic.model.check_end(self.stored, txn)
         model, pending, has_strays = self.stored.model, self.pending, False
         for each in model.holders():
             if each.most == txn.most and each.least <= mark:

@@ -48,6 +48,7 @@ class ModelAcks:
         self.acknowledged: set[int] = set()
         self.pending: dict[int, TxnId] = {}
         self.cumulative: tuple[TxnId, int] | None = None
+        self.ended: set[TxnId] = set()  # since the last crash
 
     def mark(self) -> int:
         at = -1
@@ -77,6 +78,7 @@ class ModelAcks:
             self.pending[record.acknowledged] = record.txn
 
     def end(self, txn: TxnId, is_commit: bool) -> None:
+        self.ended.add(txn)
         mine = [at for at, holder in self.pending.items() if holder == txn]
         for at in mine:
             del self.pending[at]
@@ -105,6 +107,7 @@ class ModelAcks:
             del self.pending[at]
         if self.cumulative is not None and self.cumulative[1] <= self.mark():
             self.cumulative = None
+        self.ended.clear()
 
 
 class Model:
@@ -173,6 +176,14 @@ class Model:
         if subscription.model.is_pending(at) or at in subscription.model.acknowledged:
             raise Violation(f"{at} of {subscription.participant} is delivered again")
 
+    def check_end(self, subscription: StoredSubscription, txn: TxnId) -> None:
+        """The end of a transaction is answered now, so that no crash may undo it."""
+        after_crash = ModelAcks()
+        after_crash.crash(subscription.durable_acks, subscription.log.durable)
+        if txn in after_crash.holders():
+            where = subscription.participant
+            raise Violation(f"the end of {txn} on {where} is answered, and is not durable")
+
     def visible(self, topic: StoredTopic) -> list[int]:
         """Return the messages of a topic that each reader receives once."""
         return [
@@ -193,8 +204,7 @@ class Model:
                 # A message that comes after an abort may be accepted, and is aborted later.
                 if is_commit and txn not in self.ends.get(topic, ()):
                     raise Violation(f"the end of {txn} was answered, and {topic} has not ended it")
-        elif isinstance(answer, TransactionNotFound):
-            if decided is None:
-                raise Violation(f"{txn} is not found, and no end has begun")
-        elif decided is is_commit:
+        elif decided is None:
+            raise Violation(f"the end of {txn} was refused ({answer}), and no end is durable")
+        elif decided is is_commit and not isinstance(answer, TransactionNotFound):
             raise Violation(f"the end of {txn} was refused: {answer}")
