@@ -5,8 +5,8 @@ model nodes, which do with them what the broker does, over model logs. A seed de
 else. Requests are delayed, lost, repeated, and reordered between connections. Answers are lost.
 Nodes crash, and any prefix of the appends that are not durable yet is stored. Recoveries find an
 old snapshot, an old cursor, or a log without the records of some ended transactions. Clients
-consume, transform and produce, acknowledge the same messages in two transactions, leave without an
-end, and end transactions that have timed out.
+consume, transform and produce, acknowledge the same messages in two transactions or outside of
+them, one by one or cumulatively, leave without an end, and end transactions that have timed out.
 
 `simulate(seed)` raises Violation when one of these does not hold:
 
@@ -62,6 +62,8 @@ Participant = tuple[str, str | None]
 POSITIONS = [Position(*divmod(at, LEDGER_ENTRIES)) for at in range(2_000)]
 BEGIN = Position(0, -1)
 
+CUMULATIVE = (0, 0, 0, 0.5, 1, 1)
+"""Parts of cumulative acknowledgements of the second subscription."""
 LOSS = 0.06  # most requests, and answers, that are lost
 COPY = 0.08  # requests that arrive a second time
 
@@ -495,11 +497,11 @@ class StoredSubscription:
     """The log of pending acknowledgements of a subscription, and its durable cursor."""
 
     def __init__(
-        self, simulation: Simulation, topic: StoredTopic, name: str, is_cumulative: bool
+        self, simulation: Simulation, topic: StoredTopic, name: str, cumulative_part: float
     ) -> None:
         self.topic = topic
         self.name = name
-        self.is_cumulative = is_cumulative
+        self.cumulative_part = cumulative_part  # of the acknowledgements
         self.participant = (topic.name, name)
         self.log = Log(simulation, lambda record: None)
         self.log_starts = [0]  # each that the log's cursor had; any but the former ones is lost
@@ -577,10 +579,9 @@ class SubscriptionNode:
             else:
                 self.pending.replay(record.txn, acks, self.cursor)
 
-    def acknowledge(self, txn: TxnId, at: int, call: Call) -> None:
-        """Acknowledge a message in a transaction."""
+    def acknowledge(self, txn: TxnId, at: int, is_cumulative: bool, call: Call) -> None:
+        """Acknowledge a message in a transaction, with those before it if is_cumulative."""
         acks, model = [Ack(*POSITIONS[at])], self.stored.model
-        is_cumulative = self.stored.is_cumulative
         if self.pending.refuses(txn):
             if txn not in self.topic.model.is_commit:
                 raise Violation(f"{txn} must not acknowledge, and no end has begun")
@@ -802,15 +803,18 @@ class Work:
     def _acknowledge(self, subscription: StoredSubscription, at: int) -> None:
         self.unanswered += 1
         self.simulation.recent.append((subscription, at))
+        is_cumulative = self.simulation.chance() < subscription.cumulative_part
         self.simulation.request(
-            *(subscription.topic, "acknowledge", (subscription.name, self.txn, at)),
-            partial(self._on_acknowledged, subscription, at),
+            *(subscription.topic, "acknowledge", (subscription.name, self.txn, at, is_cumulative)),
+            partial(self._on_acknowledged, subscription, at, is_cumulative),
         )
 
-    def _on_acknowledged(self, subscription: StoredSubscription, at: int, answer: Any) -> None:
+    def _on_acknowledged(
+        self, subscription: StoredSubscription, at: int, is_cumulative: bool, answer: Any
+    ) -> None:
         self.unanswered -= 1
         if answer is OK:
-            up_to = range(at + 1) if subscription.is_cumulative else (at,)
+            up_to = range(at + 1) if is_cumulative else (at,)
             for each in up_to:
                 subscription.answered.setdefault(each, []).append(self.txn)
         else:
@@ -848,10 +852,16 @@ class Client:
         if r < 0.15:
             topic = self.simulation.random_topic()
             self.simulation.request(topic, "send", (None,), lambda answer: None)
+        elif r < 0.2:
+            recent = self.simulation.recent
+            if recent:
+                subscription, at = recent[int(self.simulation.chance() * len(recent))]
+                if subscription.node is not None:
+                    subscription.node.acknowledge_plainly(at)
         elif r < 0.4:
             subscription = self.simulation.random_subscription()
             node = subscription.node
-            at = None if node is None or subscription.is_cumulative else node.deliver()
+            at = None if node is None else node.deliver()
             if at is not None and node is not None:
                 node.acknowledge_plainly(at)
         else:
@@ -891,8 +901,8 @@ class Simulation:
         self.topics = {each.name: each for each in topics}
         self.all_topics = topics
         self.subscriptions = [
-            StoredSubscription(self, topics[0], "s", False),
-            StoredSubscription(self, topics[int(chance() * 2)], "t", chance() < 0.3),
+            StoredSubscription(self, topics[0], "s", 0),
+            StoredSubscription(self, topics[int(chance() * 2)], "t", CUMULATIVE[int(chance() * 6)]),
         ]
         self.owners: list[Owner] = [*self.coordinators, *topics]
         for each in self.owners:
@@ -944,8 +954,8 @@ class Simulation:
     @staticmethod
     def _call(node: Any, method: str, arguments: tuple[Any, ...], call: Call) -> None:
         if method == "acknowledge":
-            name, txn, at = arguments
-            node.subscriptions[name].acknowledge(txn, at, call)
+            name, *acknowledged = arguments
+            node.subscriptions[name].acknowledge(*acknowledged, call)
         else:
             getattr(node, method)(*arguments, call)
 
@@ -1101,7 +1111,7 @@ class Simulation:
         end = len(subscription.topic.log.durable)
         if not model.acknowledged == node.cursor.acknowledged or node.cursor.mark != end - 1:
             raise Violation(f"{subscription.participant}: {node.cursor.mark} of {end}")
-        if not subscription.is_cumulative:
+        if not subscription.cumulative_part:
             for at, txns in subscription.answered.items():
                 if sum(self.model.is_commit[txn] for txn in txns) > 1:
                     raise Violation(f"{at} of {subscription.participant} committed by {txns}")

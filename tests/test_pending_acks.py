@@ -46,6 +46,8 @@ class Model:
 
     def __init__(self) -> None:
         self.acknowledged: set[Message] = set()
+        self.committed: set[Message] = set()
+        self.durable: set[Message] = set()  # on the cursor
         self.pending: dict[Message, TxnId] = {}
         self.cumulative: tuple[TxnId, set[Message]] | None = None
 
@@ -60,11 +62,7 @@ class Model:
         everything, named = messages_of(ack.entry_id), named_by(ack)
         if everything <= self.acknowledged or (ack.left and named & self.acknowledged):
             return True
-        if ack.left:
-            return bool(named & self.pending.keys())
-        holders = {self.pending[message] for message in everything & self.pending.keys()}
-        parts = ({m for m in everything if self.pending.get(m) == holder} for holder in holders)
-        return any(not part <= self.acknowledged for part in parts)
+        return bool(named & self.pending.keys())
 
     def acknowledge_up_to(self, txn: TxnId, ack: Ack) -> bool:
         wanted = named_by(ack).union(*(messages_of(entry) for entry in range(ack.entry_id)))
@@ -73,9 +71,7 @@ class Model:
             return False
         if self.cumulative is not None:
             holder, current = self.cumulative
-            up_to = range(max(entry for entry, _ in current) + 1)
-            is_passed = all(messages_of(entry) <= self.acknowledged for entry in up_to)
-            if not is_passed and (holder != txn or not wanted > current):
+            if holder != txn or not wanted > current:
                 return False
         self.cumulative = txn, wanted
         return True
@@ -89,6 +85,23 @@ class Model:
             self.cumulative = None
         if commit:
             self.acknowledged |= mine
+            self.committed |= mine
+
+    def acknowledge_plainly(self, ack: Ack) -> None:
+        self.acknowledged |= named_by(ack)
+
+    def persist(self) -> None:
+        self.durable = set(self.acknowledged)
+
+    def crash(self) -> None:
+        """Nothing is pending of what the cursor's durable state has."""
+        self.acknowledged = self.durable | self.committed
+        for message in self.durable & self.pending.keys():
+            del self.pending[message]
+        if self.cumulative is not None:
+            up_to = range(max(entry for entry, _ in self.cumulative[1]) + 1)
+            if all(messages_of(entry) <= self.durable for entry in up_to):
+                self.cumulative = None
 
     def free(self) -> set[Message]:
         everything = set().union(*map(messages_of, range(ENTRIES)))
@@ -200,7 +213,7 @@ def fault(seed: int) -> str:
     transactions = [TxnId(random.randrange(2), number) for number in range(4)]
     for step in range(60):
         txn = random.choice(transactions)
-        match random.randrange(8):
+        match random.randrange(9):
             case 0 | 1 | 2:
                 acks = list({each.entry_id: each for each in map(an_ack, [random] * 2)}.values())
                 if system.acknowledge(txn, acks) != model.acknowledge(txn, acks):
@@ -217,8 +230,14 @@ def fault(seed: int) -> str:
                 model.end(txn, commit)
             case 6:
                 system.persist()
+                model.persist()
             case 7:
                 system.crash()
+                model.crash()
+            case 8:
+                ack = an_ack(random)
+                system.acknowledge_on_cursor(ack)
+                model.acknowledge_plainly(ack)
         if system.free() != model.free():
             return f"step {step}: {system.free() ^ model.free()} differ"
     return ""

@@ -162,13 +162,22 @@ class EndsBeforeTheMarkerIsStored(TopicNode):
 
 
 class OverlooksPendingOnes(PendingAcks):
-    def _is_pending(self, ack: Ack, cursor: Cursor) -> bool:
+    def _is_pending(self, ack: Ack) -> bool:
         return False
 
 
 class OverlooksAcknowledgedOnes(PendingAcks):
     def _is_acknowledged(self, ack: Ack, cursor: Cursor) -> bool:
         return False
+
+
+class LetsPlainAcknowledgementsPassPendingOnes(PendingAcks):
+    """A crash undoes the plain ones, and the replay rejects what was accepted after them."""
+
+    def cumulative_conflict(self, txn: TxnId, ack: Ack, cursor: Any) -> str | None:
+        if self.cumulative is not None and self.cumulative[1].position <= cursor.mark_delete:
+            return None if ack.position > cursor.mark_delete else "passed"
+        return super().cumulative_conflict(txn, ack, cursor)
 
 
 class ReplaysHalf(PendingAcks):
@@ -215,8 +224,8 @@ class BelievesThatAnEndIsDurable(SubscriptionNode):
 
 
 class AnswersBeforeTheRecordIsDurable(SubscriptionNode):
-    def acknowledge(self, txn: TxnId, at: int, call: Call) -> None:
-        super().acknowledge(txn, at, call)
+    def acknowledge(self, txn: TxnId, at: int, is_cumulative: bool, call: Call) -> None:
+        super().acknowledge(txn, at, is_cumulative, call)
         call.answer(OK)
 
 
@@ -247,6 +256,7 @@ PLANTED: list[type[Any]] = [
     EndsBeforeTheMarkerIsStored,
     OverlooksPendingOnes,
     OverlooksAcknowledgedOnes,
+    LetsPlainAcknowledgementsPassPendingOnes,
     ReplaysHalf,
     TakesOneStepOnly,
     KeepsWhatCameLate,

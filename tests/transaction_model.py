@@ -63,12 +63,9 @@ class ModelAcks:
         return at in self.acknowledged or at in self.pending
 
     def conflicts_up_to(self, txn: TxnId, at: int) -> bool:
-        mark = self.mark()
-        if at <= mark:
-            return True
-        if self.cumulative is None or self.cumulative[1] <= mark:
-            return False
-        return self.cumulative[0] != txn or at <= self.cumulative[1]
+        if self.cumulative is None:
+            return at <= self.mark()
+        return at <= self.mark() or self.cumulative[0] != txn or at <= self.cumulative[1]
 
     def acknowledge(self, record: PendingRecord) -> None:
         assert record.acknowledged is not None

@@ -110,7 +110,7 @@ class PendingAcks:
         for ack in acks:
             if self._is_acknowledged(ack, cursor):
                 return f"try to ack message:{ack} already acked before."
-            if self._is_pending(ack, cursor):
+            if self._is_pending(ack):
                 what = "batch message" if ack.left else "message"
                 return f"try to ack {what}:{ack} in pending ack status."
         return None
@@ -125,8 +125,8 @@ class PendingAcks:
             )
         if self.cumulative is not None:
             holder, current = self.cumulative
-            is_passed = current.position <= mark  # by other acknowledgements
-            if not is_passed and (holder != txn or ack.order <= current.order):
+            # Also if acknowledgements without a transaction have passed it: a crash may undo them.
+            if holder != txn or ack.order <= current.order:
                 return (
                     f"try to cumulative batch ack position: {ack} within range of current"
                     f" currentPosition: {current}"
@@ -184,16 +184,14 @@ class PendingAcks:
         left = bits_of(cursor.ack_set(*ack.position))
         return left != 0 and _overlap(ack.left, left, ack.batch_size)
 
-    def _is_pending(self, ack: Ack, cursor: Cursor) -> bool:
+    def _is_pending(self, ack: Ack) -> bool:
         """Return True if the entry, or one of these messages, is pending individually."""
-        if ack.position in self._whole:
+        parts = self._parts.get(ack.position, _NO_PARTS).values()
+        if ack.position in self._whole or (parts and not ack.left):
             return True
-        for part in self._parts.get(ack.position, _NO_PARTS).values():
-            if not ack.left and not self._is_settled(part, cursor):
-                return True
-            if ack.left and _overlap(ack.left, part.left, ack.batch_size or part.batch_size):
-                return True
-        return False
+        return any(
+            _overlap(ack.left, part.left, ack.batch_size or part.batch_size) for part in parts
+        )
 
     # --- replaying ----------------------------------------------------------------------------
 
@@ -205,7 +203,7 @@ class PendingAcks:
         after the record was stored. The others are still pending.
         """
         fresh = [ack for ack in acks if not self._is_settled(ack, cursor)]
-        if fresh and not any(self._is_pending(ack, cursor) for ack in fresh):
+        if fresh and not any(map(self._is_pending, fresh)):
             self.acknowledge(txn, fresh)
 
     def replay_cumulative(self, txn: TxnId, ack: Ack, cursor: Cursor) -> None:
