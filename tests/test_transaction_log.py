@@ -702,6 +702,56 @@ def test_a_coordinator_is_opened_although_no_client_asks_for_it(tmp_path: Path) 
     run(tmp_path, scenario, coordinators=2)
 
 
+def test_coordinators_that_are_not_here_cost_one_request_of_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All brokers of a cluster look for them every few seconds."""
+
+    async def scenario(broker: Broker) -> None:
+        store = broker.node.store
+        await transactions_of(broker).open_all()
+        asked: list[str] = []
+        for name in ("get", "exists", "children"):
+            monkeypatch.setattr(store, name, noted(asked, getattr(store, name)))
+        await transactions_of(broker).open_all()
+        assert asked == ["children"]
+
+    run(tmp_path, scenario, coordinators=16)
+
+
+def noted(asked: list[str], call: Any) -> Any:
+    def noting(*arguments: Any, **options: Any) -> Any:
+        asked.append(call.__name__)
+        return call(*arguments, **options)
+
+    return noting
+
+
+def test_a_coordinator_that_takes_long_to_open_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await new(client, 0)
+        await new(client, 1)
+        await reopen(broker)
+        replay, stuck = RunningCoordinator.replay, asyncio.Event()
+
+        async def replay_later(self: RunningCoordinator) -> None:
+            if self.id == 0:
+                await stuck.wait()
+            await replay(self)
+
+        monkeypatch.setattr(RunningCoordinator, "replay", replay_later)
+        opening = asyncio.create_task(transactions_of(broker).open_all())
+        await until(lambda: [each.id for each in transactions_of(broker).running] == [1])
+        stuck.set()
+        await opening
+        assert sorted(each.id for each in transactions_of(broker).running) == [0, 1]
+
+    run(tmp_path, scenario, coordinators=2)
+
+
 # --- logs of Apache Pulsar ------------------------------------------------------------------------
 
 

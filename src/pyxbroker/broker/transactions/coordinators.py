@@ -25,6 +25,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
 from pyxbroker.broker.lookup import Redirect, Serve
 from pyxbroker.broker.topics.loading import limits_of
+from pyxbroker.broker.topics.partition_nodes import WORKERS, for_each
 from pyxbroker.broker.transactions.coordinator_log import CoordinatorLog, name_of
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.participants import Host, Participants
@@ -238,26 +239,30 @@ class Transactions:
         get one. Their transactions end and time out although no client connects to them. Called at
         intervals.
         """
-        for each in range(await self._broker.topics.partitions.partitions(ASSIGNMENT)):
-            path = paths.managed_ledger(name_of(each))
-            if each in self._running or not await self._broker.metadata.exists(path):
-                continue
-            try:
-                await self._open_or_place(each)
-            except PulsarError as error:
-                log.info("a coordinator is not opened yet", coordinator=each, reason=error)
+        broker = self._broker
+        count = await broker.topics.partitions.partitions(ASSIGNMENT)
+        others = [each for each in range(count) if each not in self._running]
+        if not others:
+            return
+        logs = set(await broker.metadata.children(paths.managed_ledgers(SYSTEM_NAMESPACE)))
+        with_log = [each for each in others if name_of(each).rpartition("/")[2] in logs]
+        # In parallel: one that takes long delays no other.
+        await for_each(with_log, self._open_or_place, min(len(with_log), WORKERS))
 
     async def _open_or_place(self, coordinator: int) -> None:
         name = ASSIGNMENT.partition(coordinator)
-        decision = await self._broker.ownership.find(name, authoritative=False)
-        if isinstance(decision, Serve):
-            await self._open(coordinator)
-        elif isinstance(decision, Redirect) and not decision.is_owner:
-            peers = self._broker.peers
-            assert peers is not None  # another broker serves the partition
-            command = pb.BaseCommand(type=pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
-            command.tcClientConnectRequest.tc_id = coordinator
-            await peers.command(decision, name, command, PLACE_TIMEOUT_S)
+        try:
+            decision = await self._broker.ownership.find(name, authoritative=False)
+            if isinstance(decision, Serve):
+                await self._open(coordinator)
+            elif isinstance(decision, Redirect) and not decision.is_owner:
+                peers = self._broker.peers
+                assert peers is not None  # another broker serves the partition
+                command = pb.BaseCommand(type=pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
+                command.tcClientConnectRequest.tc_id = coordinator
+                await peers.command(decision, name, command, PLACE_TIMEOUT_S)
+        except PulsarError as error:
+            log.info("a coordinator is not opened yet", coordinator=coordinator, reason=error)
 
     async def unload(self, is_inside: Callable[[TopicName], bool]) -> None:
         """Close the coordinators of the partitions for which a function returns True."""
