@@ -38,7 +38,6 @@ from pyxbroker.metadata.store import (
     MetadataStore,
     NoSpace,
     Put,
-    resolve,
 )
 from pyxbroker.mledger import positions, trimming
 from pyxbroker.mledger.errors import (
@@ -53,6 +52,7 @@ from pyxbroker.mledger.errors import (
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.listener import Listener, Watchers
 from pyxbroker.mledger.positions import LedgerInfo
+from pyxbroker.mledger.read_entries import read_entries
 from pyxbroker.mledger.state import State
 
 if TYPE_CHECKING:
@@ -911,9 +911,7 @@ class ManagedLedger:
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch:
         """Return entries from a normalized position on, like `read`. Raises LedgerError."""
-        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
-        self.read(position, count_max, bytes_max, partial(resolve, future), last)
-        return await future
+        return await read_entries(self, position, count_max, bytes_max, last)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -23,9 +23,9 @@ from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.ledger.retries import Retries
-from pyxbroker.metadata.store import resolve
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.read_entries import read_entries
 
 log = get_logger("pyxbroker.topic")
 
@@ -431,7 +431,7 @@ class CompactedSource:
                 if self._is_compacted(following):
                     position = following
                     continue
-                return await self._read_log(following, count_max, bytes_max)
+                return await read_entries(self._topic.source, following, count_max, bytes_max)
             try:
                 index = await self._index(compacted, position)
                 batch = await compacted.read_some(index, count_max, bytes_max)
@@ -446,11 +446,6 @@ class CompactedSource:
             if found is None:
                 raise EntryDamaged(f"a record of compacted ledger {compacted.ledger_id} is damaged")
             return found
-
-    async def _read_log(self, position: Position, count_max: int, bytes_max: int) -> EntryBatch:
-        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
-        self._topic.source.read(position, count_max, bytes_max, partial(resolve, future))
-        return await future
 
     async def _index(self, compacted: CompactedLedger, position: Position) -> int:
         if self._ledger is compacted and self._next == position:
