@@ -12,10 +12,12 @@ from one_broker import Broker
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import SERVE, Decision, Redirect
-from pyxbroker.broker.transactions import running_coordinator
+from pyxbroker.broker.transactions import participants, running_coordinator
 from pyxbroker.broker.transactions.coordinators import ASSIGNMENT
+from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.cluster.peers import ClusterPeers
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.settings.config import Config
 from scripted_server import Answer, Peer, Server, here
 from transactions import add_partition, add_subscription, end, new, run, transactions_of
 
@@ -137,6 +139,43 @@ def test_a_silent_owner_is_asked_again(tmp_path: Path) -> None:
     answers = {ON_PARTITION: silent_once, ON_SUBSCRIPTION: done(ON_SUBSCRIPTION)}
     run_elsewhere(tmp_path, answers, transactionBufferClientOperationTimeoutInMills=50)
     assert asked == 2
+
+
+def test_a_silent_broker_delays_no_requests_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participants, "REQUESTS_MIN", 1)
+    asked: list[str] = []
+
+    class TwoBrokers:
+        config = Config(transactionBufferClientMaxConcurrentRequests=1)
+
+        @property
+        def ownership(self) -> Any:
+            return self
+
+        @property
+        def peers(self) -> Any:
+            return self
+
+        async def find(self, topic: TopicName, authoritative: bool) -> Decision:
+            return Redirect(Addresses(topic.local_name), authoritative=False, is_owner=True)
+
+        async def command(self, to: Redirect, topic: TopicName, *_: Any) -> Any:
+            asked.append(topic.local_name)
+            if topic.local_name == "silent":
+                await asyncio.sleep(60)
+            return pb.CommandEndTxnOnPartitionResponse(request_id=1)
+
+    async def main() -> None:
+        brokers: Any = TwoBrokers()
+        ends, about = participants.Participants(brokers), participants.End(TxnId(0, 1), True, -1)
+        silent = [asyncio.create_task(ends.end("silent", None, about)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await asyncio.wait_for(ends.end("other", None, about), 5)
+        assert asked == ["silent", "other"]
+        for each in silent:
+            each.cancel()
+
+    asyncio.run(main())
 
 
 def test_a_topic_without_transactions_elsewhere_has_nothing_to_end(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.listeners import Addresses
     from pyxbroker.broker.lookup import Ownership
     from pyxbroker.broker.peers import Peers
     from pyxbroker.broker.topics.topics import Topics
@@ -95,8 +96,9 @@ class Participants:
         self._broker = broker
         config = broker.config
         self._timeout_s = config.transactionBufferClientOperationTimeoutInMills / 1000
-        requests_max = max(config.transactionBufferClientMaxConcurrentRequests, REQUESTS_MIN)
-        self._requests = asyncio.Semaphore(requests_max)
+        self._requests_max = max(config.transactionBufferClientMaxConcurrentRequests, REQUESTS_MIN)
+        # By broker: one that does not answer delays only what it has to end.
+        self._requests: dict[Addresses, asyncio.Semaphore] = {}
 
     async def end(self, topic: str, subscription: str | None, end: End) -> None:
         """End a transaction on a subscription, or on the topic itself, in one attempt.
@@ -138,7 +140,10 @@ class Participants:
     ) -> None:
         peers = self._broker.peers
         assert peers is not None  # another broker serves the topic
-        async with self._requests:
+        requests = self._requests.get(to.urls)
+        if requests is None:
+            requests = self._requests[to.urls] = asyncio.Semaphore(self._requests_max)
+        async with requests:
             answer = await peers.command(
                 to, name, _command(name, subscription, end), self._timeout_s
             )

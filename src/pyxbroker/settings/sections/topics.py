@@ -341,7 +341,7 @@ class Transactions(Section, title="Transactions"):
     )
     transactionBufferClientMaxConcurrentRequests: int = setting(
         1000,
-        "Most requests to other brokers to end a transaction that are in progress; fewer than"
+        "Most requests to one other broker to end a transaction that are in progress; fewer than"
         " 100 count as 100.",
         minimum=1,
     )
