@@ -8,7 +8,9 @@ pending, and it ends what the other began.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from harness import wire
@@ -242,14 +244,46 @@ class TransactionsTurn(Turn):
         return [(each.number(3), each.number(2)) for each in answers]
 
 
+@contextmanager
+def turn_of(cluster: Cluster, broker: Broker) -> Iterator[TransactionsTurn]:
+    turn = TransactionsTurn(cluster, broker)
+    turn.open()
+    yield turn
+    turn.kill()
+
+
+class Left(NamedTuple):
+    """The transactions that a broker leaves to the next one."""
+
+    to_commit: Id
+    to_abort: Id
+    ended: Id
+
+
+BY_OURS = (b"committed", b"committed by Apache's", b"committed by ours")
+BY_OURS += (b"ended behind an open one", b"ended by ours")
+"""The output after our broker's second turn."""
+
+
 def test_transactions_move_between_the_brokers(cluster: Cluster) -> None:
     settings = SETTINGS | ONE_BOOKIE
     ours = cluster.broker("ours", **settings)
     apaches = cluster.apache_broker("apaches", **settings)
     apaches_with_batches = cluster.apache_broker("apaches-with-batches", **settings, **BATCHES)
 
-    turn = TransactionsTurn(cluster, ours)
-    turn.open()
+    with turn_of(cluster, ours) as turn:
+        at, left = begin_with_ours(turn)
+    with turn_of(cluster, apaches) as turn:
+        left, ending = continue_with_apaches(turn, at, left)
+    with turn_of(cluster, ours) as turn:
+        left = continue_with_ours(turn, at, left, ending)
+    with turn_of(cluster, apaches_with_batches) as turn:
+        left = continue_with_batches(turn, at, left)
+    with turn_of(cluster, ours) as turn:
+        end_with_ours(turn, at, left)
+
+
+def begin_with_ours(turn: TransactionsTurn) -> tuple[list[Position], Left]:
     for number in range(8):
         turn.client.send(b"i-%d" % number, number)
     at = turn.receive(8)
@@ -261,19 +295,22 @@ def test_transactions_move_between_the_brokers(cluster: Cluster) -> None:
     turn.abort(aborted)
     assert turn.receive(1) == at[1:2]
     turn.output(b"committed")
-    turn.kill()
+    return at, Left(to_commit, to_abort, committed)
 
-    turn = TransactionsTurn(cluster, apaches)
-    turn.open()
+
+def continue_with_apaches(
+    turn: TransactionsTurn, at: list[Position], left: Left
+) -> tuple[Left, Id]:
+    """Also return a transaction whose end has begun."""
     assert turn.receive(5) == [at[1], *at[4:]]
     turn.output(b"committed")
-    assert turn.client.end(committed, COMMIT).code == NOT_FOUND
-    turn.commit(to_commit)
-    turn.abort(to_abort)
+    assert turn.client.end(left.ended, COMMIT).code == NOT_FOUND
+    turn.commit(left.to_commit)
+    turn.abort(left.to_abort)
     assert turn.receive(1) == at[3:4]
     turn.output(b"committed by Apache's")
-    from_apache = turn.transform(b"committed by ours", at[4])
-    from_apache_too = turn.transform(b"aborted by ours", at[5])
+    to_commit = turn.transform(b"committed by ours", at[4])
+    to_abort = turn.transform(b"aborted by ours", at[5])
     ended = turn.transform(b"ended behind an open one", at[6])
     turn.commit(ended)
     turn.abort(turn.transform(b"aborted", at[7]))
@@ -284,47 +321,42 @@ def test_transactions_move_between_the_brokers(cluster: Cluster) -> None:
     assert turn.client.add_partitions(ending, SNAPSHOTS).code is None
     assert turn.client.end(ending, COMMIT).code == UNKNOWN_ERROR
     path = f"transactionMetadata/{ending[0]}/{ending[1]}"
-    assert transaction_rest(apaches, path)[1]["status"] == "COMMITTING"
-    turn.kill()
+    assert transaction_rest(turn.broker, path)[1]["status"] == "COMMITTING"
+    return Left(to_commit, to_abort, ended), ending
 
-    turn = TransactionsTurn(cluster, ours)
-    turn.open()
+
+def continue_with_ours(turn: TransactionsTurn, at: list[Position], left: Left, ending: Id) -> Left:
     assert turn.receive(2) == [at[1], at[3]]
-    turn.output(b"committed", b"committed by Apache's")
+    turn.output(*BY_OURS[:2])
     turn.commit(ending)
-    assert turn.client.end(ended, ABORT).code is not None
-    turn.commit(from_apache)
-    turn.abort(from_apache_too)
+    assert turn.client.end(left.ended, ABORT).code is not None
+    turn.commit(left.to_commit)
+    turn.abort(left.to_abort)
     assert turn.receive(1) == at[5:6]
-    turn.output(b"committed by ours", b"ended behind an open one", b"ended by ours")
-    to_commit = turn.transform(b"m", at[1])
-    to_abort = turn.transform(b"n", at[3])
-    turn.kill()
+    turn.output(*BY_OURS[2:])
+    return Left(turn.transform(b"m", at[1]), turn.transform(b"n", at[3]), ending)
 
-    turn = TransactionsTurn(cluster, apaches_with_batches)
-    turn.open()
+
+def continue_with_batches(turn: TransactionsTurn, at: list[Position], left: Left) -> Left:
     assert turn.receive(1) == at[5:6]
-    before = (b"committed", b"committed by Apache's", b"committed by ours")
-    before += (b"ended behind an open one", b"ended by ours")
-    turn.output(*before)
-    assert turn.client.end(ending, COMMIT).code == NOT_FOUND
-    turn.commit(to_commit)
-    turn.abort(to_abort)
+    turn.output(*BY_OURS)
+    assert turn.client.end(left.ended, COMMIT).code == NOT_FOUND
+    turn.commit(left.to_commit)
+    turn.abort(left.to_abort)
     assert turn.receive(1) == at[3:4]
     turn.output(b"m")
-    in_batch = turn.begin_all(2)
-    for id, body, position in zip(in_batch, (b"x", b"y"), (at[3], at[5]), strict=True):
-        turn.work(id, body, position)
-    turn.abort(in_batch[1])
+    to_commit, aborted = turn.begin_all(2)
+    turn.work(to_commit, b"x", at[3])
+    turn.work(aborted, b"y", at[5])
+    turn.abort(aborted)
     assert turn.receive(1) == at[5:6]
-    turn.kill()
+    return Left(to_commit, aborted, aborted)
 
-    turn = TransactionsTurn(cluster, ours)
-    turn.open()
+
+def end_with_ours(turn: TransactionsTurn, at: list[Position], left: Left) -> None:
     assert turn.receive(1) == at[5:6]
-    turn.output(*before, b"m")
-    assert turn.client.end(in_batch[1], COMMIT).code is not None
-    turn.commit(in_batch[0])
+    turn.output(*BY_OURS, b"m")
+    assert turn.client.end(left.ended, COMMIT).code is not None
+    turn.commit(left.to_commit)
     turn.output(b"x")
-    assert turn.transform(b"new", at[5])[1] > in_batch[1][1]
-    turn.kill()
+    assert turn.transform(b"new", at[5])[1] > left.ended[1]

@@ -106,6 +106,16 @@ async def positions_of(client: Client, count: int) -> list[tuple[int, int]]:
     return sorted(position for position, _, _ in await received(client, count))
 
 
+async def consumed(
+    broker: Broker, client: Client, *bodies: bytes, **subscribe: Any
+) -> list[tuple[int, int]]:
+    """Publish messages and let consumer 1 receive them; return their positions."""
+    positions = await broker.publish(*bodies)
+    await client.subscribe(1, **subscribe)
+    await received(client, len(positions))
+    return positions
+
+
 async def unloaded(broker: Broker) -> Topic:
     """The topic after it was closed and opened again."""
     await broker.topics.deletion.unload(TopicName.get(TOPIC))
@@ -139,9 +149,7 @@ def test_what_an_open_transaction_has_acknowledged_is_redelivered_after_its_abor
 @KINDS
 def test_the_commit_acknowledges_for_good(tmp_path: Path, kind: int) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1, subType=kind)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c", subType=kind)
         assert await ack(client, ONE, positions[0], positions[2]) == (None, "")
         await end(topic, ONE, commit=True)
         assert topic.subscriptions["s"].backlog == 1
@@ -156,9 +164,7 @@ def test_the_commit_acknowledges_for_good(tmp_path: Path, kind: int) -> None:
 
 def test_pending_acknowledgements_outlive_the_topic_and_the_consumer(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c", b"d")
-        await client.subscribe(1)
-        await received(client, 4)
+        positions = await consumed(broker, client, b"a", b"b", b"c", b"d")
         await ack(client, ONE, positions[0])
         await ack(client, TWO, positions[1])
         await ack(client, THREE, positions[2])
@@ -180,9 +186,7 @@ def test_a_crash_keeps_pending_and_committed_acknowledgements(tmp_path: Path) ->
     """The cursor's own state is written much later, so the log has to bring back the commit."""
 
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c")
         await ack(client, ONE, positions[0])
         await ack(client, TWO, positions[1])
         await end(topic, TWO, commit=True)
@@ -239,9 +243,7 @@ def test_conflicts_are_refused_with_the_texts_of_pulsar(tmp_path: Path) -> None:
 
 def test_cumulative_acknowledgements_conflict_as_in_pulsar(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c", b"d")
-        await client.subscribe(1, subType=FAILOVER)
-        await received(client, 4)
+        positions = await consumed(broker, client, b"a", b"b", b"c", b"d", subType=FAILOVER)
         mark = f"{positions[0][0]}:{positions[0][1]}"
         [a, b, c, d] = [f"{ledger}:{entry} (ackSet is null)" for ledger, entry in positions]
         await ack(client, None, positions[0], cumulative=True)
@@ -276,9 +278,7 @@ def test_what_a_cumulative_acknowledgement_has_hidden_is_delivered_after_its_abo
     """A client that has the messages already has to ask for them, as in Pulsar."""
 
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1, subType=kind)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c", subType=kind)
         assert await ack(client, ONE, positions[1], cumulative=True) == (None, "")
         await end(topic, ONE, commit=False)
         assert "message" not in await client.quiet()
@@ -298,9 +298,7 @@ def test_individual_and_cumulative_acknowledgements_of_several_transactions_end_
     """In Pulsar a commit loses the individual ones while another transaction has a cumulative."""
 
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c", b"d", b"e")
-        await client.subscribe(1, subType=FAILOVER)
-        await received(client, 5)
+        positions = await consumed(broker, client, b"a", b"b", b"c", b"d", b"e", subType=FAILOVER)
         assert await ack(client, ONE, positions[1], cumulative=True) == (None, "")
         assert await ack(client, ONE, positions[3]) == (None, "")
         assert await ack(client, TWO, positions[4]) == (None, "")
@@ -350,9 +348,7 @@ def test_messages_of_a_batch_are_pending_one_by_one(tmp_path: Path) -> None:
 
 def test_pending_messages_at_the_head_do_not_stop_later_ones(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(*(b"%d" % n for n in range(300)))
-        await client.subscribe(1)
-        await received(client, 300)
+        positions = await consumed(broker, client, *(b"%d" % n for n in range(300)))
         assert await ack(client, ONE, *positions[:200]) == (None, "")
         await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
         await client.subscribe(2, permits=10)
@@ -364,9 +360,7 @@ def test_pending_messages_at_the_head_do_not_stop_later_ones(tmp_path: Path) -> 
 
 def test_a_transaction_that_has_ended_acknowledges_nothing_more(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c")
         await ack(client, ONE, positions[0])
         await end(topic, ONE, commit=True)
         refusal = "Transaction [{}] has been ended. Please use a new transaction to acknowledge."
@@ -386,9 +380,7 @@ def test_a_transaction_that_has_ended_acknowledges_nothing_more(tmp_path: Path) 
 
 def test_acknowledgements_that_come_after_the_end_go_with_the_next_end(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b")
-        await client.subscribe(1)
-        await received(client, 2)
+        positions = await consumed(broker, client, b"a", b"b")
         await end(topic, ONE, commit=True)
         await ack(client, ONE, positions[0])
         await ack(client, TxnId(5, 1), positions[1])
@@ -403,9 +395,7 @@ def test_acknowledgements_that_come_after_the_end_go_with_the_next_end(tmp_path:
 
 def test_plain_acknowledgements_prevail(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b")
-        await client.subscribe(1)
-        await received(client, 2)
+        positions = await consumed(broker, client, b"a", b"b")
         await ack(client, ONE, *positions)
         assert await ack(client, None, positions[0]) == (None, "")
         await end(topic, ONE, commit=False)
@@ -431,9 +421,7 @@ def test_redelivery_counts_grow_with_each_abort(tmp_path: Path) -> None:
 
 def test_an_abort_without_a_consumer_succeeds(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        [position] = await broker.publish(b"a")
-        await client.subscribe(1)
-        await received(client, 1)
+        [position] = await consumed(broker, client, b"a")
         await ack(client, ONE, position)
         await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
         await end(topic, ONE, commit=False)
@@ -560,9 +548,7 @@ def test_the_log_is_trimmed_when_the_subscription_has_passed_its_positions(tmp_p
 
 def test_a_log_that_cannot_be_written_is_opened_again(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b")
-        await client.subscribe(1)
-        await received(client, 2)
+        positions = await consumed(broker, client, b"a", b"b")
         await ack(client, ONE, positions[0])
         handle = topic.subscriptions["s"].pending_acks
         log = handle.managed_ledger
@@ -580,9 +566,7 @@ def test_an_acknowledgement_that_is_not_stored_for_lack_of_bookies_can_be_repeat
     tmp_path: Path,
 ) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b")
-        await client.subscribe(1)
-        await received(client, 2)
+        positions = await consumed(broker, client, b"a", b"b")
         await ack(client, ONE, positions[0])
         handle = topic.subscriptions["s"].pending_acks
         lost = asyncio.get_running_loop().create_future()
@@ -602,9 +586,7 @@ def test_an_acknowledgement_that_is_not_stored_for_lack_of_bookies_can_be_repeat
 
 def test_a_failed_journal_leaves_the_pending_acknowledgements_readable(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1, subType=SHARED)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c", subType=SHARED)
         await ack(client, ONE, positions[0])
         broker.node.faults.rule("fdatasync", ".journal", errno=5)
         assert (await ack(client, TWO, positions[1]))[0] == pb.PersistenceError
@@ -622,9 +604,7 @@ def test_a_repeated_end_is_answered_once_its_record_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a")
-        await client.subscribe(1)
-        await received(client, 1)
+        positions = await consumed(broker, client, b"a")
         await ack(client, ONE, positions[0])
         appended: list[tuple[LogRecord, asyncio.Future[Position]]] = []
 
@@ -690,9 +670,9 @@ def test_a_refusal_that_the_client_does_not_ask_for_is_not_the_answer_to_the_nex
 def test_a_long_transaction_ends_in_steps(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
         count = 5000
-        positions = await broker.publish(*(b"%d" % number for number in range(count)))
-        await client.subscribe(1, permits=count)
-        await received(client, count)
+        positions = await consumed(
+            broker, client, *(b"%d" % number for number in range(count)), permits=count
+        )
         for at in range(0, count, 1000):
             assert await ack(client, ONE, *positions[at : at + 1000]) == (None, "")
         await end(topic, ONE, commit=False)
@@ -707,9 +687,7 @@ def test_a_seek_leaves_out_what_is_pending(tmp_path: Path) -> None:
     """As in Pulsar. The end of the transaction applies to the new place of the cursor."""
 
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c")
         await ack(client, None, positions[0])
         await ack(client, ONE, positions[1])
         await topic.subscriptions["s"].seek(topic.first_position())
@@ -762,9 +740,7 @@ def test_a_log_that_cannot_be_read_delays_its_own_subscription_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b")
-        await client.subscribe(1)
-        await received(client, 2)
+        positions = await consumed(broker, client, b"a", b"b")
         await ack(client, ONE, positions[0])
         await client.subscribe(2, subscription="other", permits=0)
         is_broken = True
@@ -793,9 +769,7 @@ def test_a_log_that_cannot_be_read_delays_its_own_subscription_only(
 
 def test_the_log_is_replayed_though_no_consumer_comes(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b")
-        await client.subscribe(1)
-        await received(client, 2)
+        positions = await consumed(broker, client, b"a", b"b")
         await ack(client, ONE, positions[0])
         await end(topic, ONE, commit=True)
         successor = Broker(tmp_path / "unused", transactionCoordinatorEnabled=True)
@@ -811,9 +785,7 @@ def test_the_log_of_pulsar_with_rejected_acknowledgements_is_read(tmp_path: Path
     """Pulsar stores the record before it looks for conflicts, and may store records in batches."""
 
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
-        positions = await broker.publish(b"a", b"b", b"c")
-        await client.subscribe(1)
-        await received(client, 3)
+        positions = await consumed(broker, client, b"a", b"b", b"c")
         assert await ack(client, ONE, positions[0]) == (None, "")
         log = topic.subscriptions["s"].pending_acks.managed_ledger
         rejected, taken = (
