@@ -18,7 +18,7 @@ from pyxbroker.admin import endpoints
 from pyxbroker.cli import admin, contexts, login_options
 from pyxbroker.cli.admin import completion, messages, output, rows, running
 from pyxbroker.client.http import HttpAnswer
-from test_client_admin import Web, reply
+from test_client_admin import Reply, Web, reply
 
 # Rows whose resource the broker answers with "not built".
 NOT_BUILT = {"migrate", "shutdown", "shadowTopics"}
@@ -155,9 +155,9 @@ def test_a_wrong_value_is_refused(convert: Any, text: str) -> None:
 NOTHING = reply(b"")
 
 
-def admin_of(*arguments: str, answer: bytes = NOTHING) -> tuple[int, Web]:
+def admin_of(*arguments: str, answer: bytes | Reply = NOTHING) -> tuple[int, Web]:
     """Run a command against a server, and return its exit status and the server."""
-    web = Web(lambda method, target: answer)
+    web = Web(answer if callable(answer) else lambda method, target: answer)
 
     async def main() -> int:
         async with web:
@@ -190,8 +190,43 @@ def test_a_refusal_is_a_sentence_and_status_1(capsys: pytest.CaptureFixture[str]
     refused = reply(b'{"reason": "Tenant already exist"}', "409 Conflict")
     status, _ = admin_of("tenants", "get", "x", answer=refused)
     assert (status, capsys.readouterr().err) == (1, "pyxbroker: Tenant already exist.\n")
+    loud = reply(b'{"reason": "Transaction coordinator with id 9 not found!"}', "404 Not Found")
+    admin_of("tenants", "get", "x", answer=loud)
+    shown = capsys.readouterr().err
+    assert shown == "pyxbroker: Transaction coordinator with id 9 not found!\n"
     assert _status(["--admin-url", "http://127.0.0.1:1", "tenants", "list"]) == 1
     assert "No broker answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "first\nsecond\n"),
+        (("-ssm",), "first\nmarker\nsecond\n"),
+        (("-til", "READ_UNCOMMITTED"), "first\naborted\nsecond\nopen\n"),
+        (("-til", "READ_UNCOMMITTED", "-ssm", "-n", "3"), "first\naborted\nmarker\n"),
+    ],
+)
+def test_entries_of_transactions_are_peeked_at_on_request(
+    options: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = [
+        reply(b"first"),
+        reply(b"aborted", "200 OK", "X-Pulsar-txn-aborted: true"),
+        reply(b"marker", "200 OK", "X-Pulsar-marker-type: 22"),
+        reply(b"second", "200 OK", "X-Pulsar-txn-uncommitted: false"),
+        reply(b"open", "200 OK", "X-Pulsar-txn-uncommitted: true"),
+    ]
+
+    def answer(method: str, target: str) -> bytes:
+        index = int(target.rpartition("/")[2]) - 1
+        return entries[index] if index < len(entries) else reply(b"", "404 Not Found")
+
+    arguments = ["topics", "peek-messages", "t", "-s", "s", "-n", "9", *options]
+    assert admin_of(*arguments, answer=answer)[0] == 0
+    shown = capsys.readouterr().out
+    found = re.findall(r"\|(first|aborted|marker|second|open) *\|", shown)
+    assert "".join(f"{each}\n" for each in found) == text
 
 
 @pytest.mark.parametrize(

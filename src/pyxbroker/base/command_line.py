@@ -14,7 +14,7 @@ from typing import NoReturn
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
     """Exit with an error that the parser could not detect."""
-    end = "" if sentence.endswith((".", "?")) else "."
+    end = "" if sentence.endswith((".", "?", "!")) else "."
     print(f"pyxbroker: {sentence}{end}", file=sys.stderr)
     sys.exit(status)
 

@@ -13,7 +13,7 @@ from pyxbroker.cli.login_options import add_login_options, add_service_url, comp
 from pyxbroker.client.settings import ClientSettings
 
 _ONE_LOOP = "one event loop serves all connections; start several processes to use several cores"
-_TRANSACTIONS = "this broker has no transactions"
+_TRANSACTIONS = "the load generator has no transactions"
 _LISTENERS = "the load generator calls no listeners"
 _PROXY = "name the proxy by --service-url"
 

@@ -36,6 +36,7 @@ from pyxbroker.cli.admin.tables import policies, topic_policies
 from pyxbroker.cli.admin.tables.policies import APPLIED, NAMESPACE, TOPIC, number, of_topic
 from pyxbroker.client.admin import AdminClient
 from pyxbroker.client.errors import HttpRefused
+from pyxbroker.client.http import HttpAnswer
 
 PATH = "/admin/v2/{topic}"
 SUBSCRIPTION = option("-s --subscription", "The subscription.", "{subscription}", required=True)
@@ -219,15 +220,30 @@ def _check_reset(values: Namespace) -> str:
 async def _peek(client: AdminClient, values: Namespace) -> list[Any]:
     path = f"/admin/v2/{values.topic}/subscription/{quote(values.subscription, safe='')}"
     found: list[Any] = []
-    for position in range(1, values.count + 1):
+    position = 0
+    while len(found) < values.count:
+        position += 1
         try:
             answer = await client.request("GET", f"{path}/position/{position}")
         except HttpRefused as error:
-            if found and error.status == 404:  # behind the last message
+            if position > 1 and error.status == 404:  # behind the last message
                 break
             raise
-        found += messages_of(answer)
-    return found
+        if _is_shown(answer, values):
+            found += messages_of(answer)
+    return found[: values.count]
+
+
+def _is_shown(answer: HttpAnswer, values: Namespace) -> bool:
+    """Return True unless the options leave the entry out: it ends a transaction, or belongs to one
+    that is not committed, or follows a message of an open one.
+    """
+    if "x-pulsar-marker-type" in answer.headers and not values.show_server_marker:
+        return False
+    if values.transaction_isolation_level == "READ_UNCOMMITTED":
+        return True
+    states = ("x-pulsar-txn-aborted", "x-pulsar-txn-uncommitted")
+    return all(answer.headers.get(each) != "true" for each in states)
 
 
 async def _examine(client: AdminClient, values: Namespace) -> list[Any]:
@@ -598,10 +614,10 @@ COMMANDS = {
         TOPIC,
         SUBSCRIPTION,
         option("-n --count", "The number of messages.", "", int, default=1),
-        flag("-ssm --show-server-marker", "No effect: there are no markers of transactions."),
+        flag("-ssm --show-server-marker", "Include the markers that end transactions."),
         option(
             "-til --transaction-isolation-level",
-            "No effect: there are no transactions.",
+            "READ_UNCOMMITTED: Include messages of open and aborted transactions.",
             "",
             choice("READ_COMMITTED", "READ_UNCOMMITTED"),
             default="READ_COMMITTED",
