@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker, Client, run, section
-from pyxbroker.base.errors import ServiceNotReady, TopicTerminated
+from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.topic_name import SNAPSHOT_INDEXES, SNAPSHOT_SEGMENTS, SNAPSHOTS, TopicName
 from pyxbroker.broker.compaction.compaction import Status
 from pyxbroker.broker.topics.loading import TopicLoader
@@ -39,6 +39,11 @@ T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 ON = {"transactionCoordinatorEnabled": True}
 NOT_ALLOWED = 22
 TOPIC_NAME = TopicName.get(TOPIC)
+SEGMENTED = {
+    "transactionBufferSegmentedSnapshotEnabled": True,
+    "transactionBufferSnapshotSegmentSize": 8 + len(TOPIC) + 3 * 2,  # two transactions
+    "transactionBufferSnapshotMaxTransactionCount": 1,
+}
 
 
 def send(
@@ -248,16 +253,66 @@ def test_a_topic_has_a_limit_of_open_transactions(
     run(tmp_path, scenario, **ON)
 
 
-def test_transactions_of_a_terminated_topic_stay_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, SEGMENTED], ids=["single", "segmented"])
+def test_transactions_end_on_a_terminated_topic(tmp_path: Path, settings: Any) -> None:
     async def scenario(broker: Broker) -> None:
         client = await producing(broker)
-        await published(client, 0, (b"a", None), (b"b", T1))
+        await published(client, 0, (b"a", T1), (b"b", T2), (b"c", T3), (b"d", None))
         await (await open_topic(broker)).terminate()
-        with pytest.raises(TopicTerminated):
-            await end(broker, T1, commit=True)
         consumer = await broker.client()
         await consumer.subscribe()
+        await end(broker, T2, commit=False)
+        with pytest.raises(ServiceNotReady, match="when the other open transactions"):
+            await end(broker, T1, commit=True)
         assert await received(consumer) == [b"a"]
+        await reopen(broker)
+        assert list((await buffer_of(broker))._buffer.ongoing) == [T1, T3], (
+            "only T2's end is stored"
+        )
+        with pytest.raises(ServiceNotReady):
+            await end(broker, T1, commit=True)
+        await end(broker, T3, commit=True)
+        await end(broker, T1, commit=True)
+        await reopen(broker)
+        assert (await buffer_of(broker)).ongoing == 0
+        consumer = await broker.client()
+        await consumer.subscribe()
+        assert await received(consumer) == [b"a", b"c", b"d"]
+
+    run(tmp_path, scenario, **ON, **settings)
+
+
+def test_the_end_on_a_terminated_topic_is_repeated_until_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", T1), (b"b", T2))
+        await end(broker, T1, commit=True)
+        await (await open_topic(broker)).terminate()
+
+        async def fail(*arguments: Any) -> None:
+            raise ServiceNotReady("no bookies")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Snapshots, "publish", fail)
+            for _ in range(2):
+                with pytest.raises(ServiceNotReady, match="no bookies"):
+                    await end(broker, T2, commit=True)
+        await end(broker, T2, commit=True)
+        await reopen(broker)
+        assert (await buffer_of(broker)).ongoing == 0
+
+    run(tmp_path, scenario, **ON)
+
+
+def test_transactions_without_messages_end_on_a_terminated_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producing(broker)
+        await published(client, 0, (b"a", None))
+        await (await open_topic(broker)).terminate()
+        for commit in (True, False):
+            await end(broker, T1, commit)
 
     run(tmp_path, scenario, **ON)
 
@@ -484,13 +539,6 @@ async def found_aborted(snapshots: Snapshots, txns: list[TxnId]) -> None:
             return
         await asyncio.sleep(0.02)
     assert ids == txns
-
-
-SEGMENTED = {
-    "transactionBufferSegmentedSnapshotEnabled": True,
-    "transactionBufferSnapshotSegmentSize": 8 + len(TOPIC) + 3 * 2,  # two transactions
-    "transactionBufferSnapshotMaxTransactionCount": 1,
-}
 
 
 def test_aborted_transactions_are_found_in_segments(tmp_path: Path) -> None:

@@ -119,6 +119,8 @@ class TransactionBuffer:
         self._is_storing = False
         self._is_due = False  # the next snapshot follows the one that is being stored
         self._is_failing = False  # the last snapshot was not stored, and this was logged
+        self._writing = asyncio.Lock()  # held while a snapshot is stored
+        self._has_unstored_ends = False  # of a terminated topic: no snapshot has them yet
 
     # --- publishing ---------------------------------------------------------------------------
 
@@ -241,6 +243,9 @@ class TransactionBuffer:
         await self.recovered()
         if self.state is State.CLOSED:
             raise ServiceNotReady("Topic is closed")
+        if self._log.is_terminated:
+            await self._end_unmarked(txn, commit, low_water_mark)
+            return
         if self.state is not State.READY and not commit:
             # No message of a transaction was stored yet. Those that are held will be refused.
             self._buffer.remember_end(txn, commit)
@@ -254,6 +259,37 @@ class TransactionBuffer:
         buffer.trim(self._log.first_position().ledger_id)
         if self._moves >= self._config.transactionBufferSnapshotMaxTransactionCount:
             self._store_snapshot()
+
+    async def _end_unmarked(self, txn: TxnId, commit: bool, low_water_mark: int) -> None:
+        """End a transaction on a terminated topic, whose log takes no marker: a snapshot has it.
+
+        After a recovery, messages up to the position of the snapshot are committed, unless it lists
+        their transaction as aborted. So a commit is stored after the other transactions have ended.
+        """
+        buffer = self._buffer
+        if not buffer.has_ended(txn):
+            self._end_without_marker(txn, commit)
+        buffer.raise_low_water_mark(txn.most, low_water_mark)
+        while (stray := buffer.stray()) is not None:
+            self._end_without_marker(stray, commit=False)
+        async with self._writing:
+            if not self._has_unstored_ends:
+                return
+            is_last = not buffer.ongoing
+            if commit and not is_last:
+                raise ServiceNotReady(
+                    f"Topic {self._topic.name} is terminated. The commit of {txn} is stored when"
+                    f" the other open transactions of the topic ({self.ongoing}) have ended."
+                )
+            await self._snapshots.store(buffer, self.max_read)
+            self.snapshot_ms = self._now_ms()
+            self._has_unstored_ends = not is_last
+
+    def _end_without_marker(self, txn: TxnId, commit: bool) -> None:
+        if txn in self._buffer.ongoing:
+            self._has_unstored_ends = True
+        self._on_end(txn, commit, self._log.last_confirmed)
+        self._topic.wake_dispatchers()
 
     async def _append_marker(self, txn: TxnId, commit: bool) -> None:
         self._buffer.begin_end(txn)
@@ -390,8 +426,9 @@ class TransactionBuffer:
     async def _store(self) -> None:
         moves, self._moves = self._moves, 0
         try:
-            self._buffer.trim(self._log.first_position().ledger_id)
-            await self._snapshots.store(self._buffer, self.max_read)
+            async with self._writing:
+                self._buffer.trim(self._log.first_position().ledger_id)
+                await self._snapshots.store(self._buffer, self.max_read)
         except Errors as error:
             # Recovery begins at an older position until the next snapshot is stored.
             if not self._is_failing:
