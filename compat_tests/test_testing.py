@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pulsar
 import pytest
+from harness.transactions import GoTransactions, assert_nothing
 
 import pyxbroker.testing
 from compat_tests.conftest import official_client
@@ -270,3 +271,19 @@ def test_the_clock_of_a_broker_that_was_paused_or_killed_is_not_set(own: Broker)
         own.advance(hours=1)
     with pytest.raises(ValueError):
         own.advance(hours=-1)
+
+
+def test_transactions_work_and_time_out_by_the_clock() -> None:
+    with pyxbroker.testing.broker(transactionCoordinatorEnabled=True) as broker:
+        client = GoTransactions(broker.service_url)
+        producer, consumer = client.producer("t"), client.consumer("t")
+        committed, forgotten = client.begin(), client.begin(timeout_ms=3_600_000)
+        producer.send(b"committed", committed)
+        producer.send(b"forgotten", forgotten)
+        producer.send(b"plain")
+        committed.commit()
+        assert consumer.receive().data == b"committed"
+        assert_nothing(consumer)
+        broker.advance(hours=2)
+        assert consumer.receive().data == b"plain"
+        client.close()
