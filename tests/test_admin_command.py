@@ -237,6 +237,10 @@ def test_entries_of_transactions_are_peeked_at_on_request(
         (["namespaces", "set-retention", "a/b", "--tim", "1d"], "required: -t/--time"),
         (["tenants", "list", "--outptu", "json"], "did you mean --output?"),
         (["topics", "stats", "a/b"], "a/b"),
+        (
+            ["transactions", "transaction-buffer-stats", "-t", "non-persistent://a/b/c"],
+            "has no transactions",
+        ),
         (["namespaces", "set-deduplication", "a/b"], "-e/--enable -d/--disable is required"),
         (["namespaces", "unload", "a/b", "-d", "x"], "--destinationBroker needs --bundle."),
         (["--admin-url", "pulsar://x:1", "tenants", "list"], "expected http://HOST:PORT"),

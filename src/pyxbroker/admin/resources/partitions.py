@@ -99,7 +99,14 @@ async def update(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Delete a topic with its partitions; with force also while clients are connected."""
     name = partitioned_topic_of(request)
-    topics = request.app.broker.topics
+    broker = request.app.broker
+    if name.is_transaction_internal and broker.transactions is not None:
+        raise HttpError(
+            405,
+            f"{name} assigns the transaction coordinators to brokers. It cannot be deleted while"
+            " transactions are enabled.",
+        )
+    topics = broker.topics
     force = request.argument("force")
     try:
         await topics.partitioned.delete(name, force)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+
 from pyxbroker.cli.admin.rows import Encoded, flag, get, milliseconds, option, post
 from pyxbroker.cli.admin.rows import topic as topic_path_of
 
@@ -10,11 +12,11 @@ OF_ID = "{most_sig_bits}/{least_sig_bits}"
 
 
 def topic(text: str) -> Encoded:
-    """Return the part of a path that names a topic, without its domain: `tenant/namespace/topic`.
-
-    Transactions are of persistent topics only.
-    """
-    return Encoded(topic_path_of(text).partition("/")[2])
+    """Return the part of a path that names a persistent topic: `tenant/namespace/topic`."""
+    domain, _, path = topic_path_of(text).partition("/")
+    if domain != "persistent":
+        raise ArgumentTypeError(f"{text!r} is non-persistent, and has no transactions.")
+    return Encoded(path)
 
 
 TOPIC = option("-t --topic", "The topic.", "{topic}", topic, required=True)
