@@ -22,7 +22,7 @@ LEVELS = {
 LOGS = re.compile(r"(self\.)?_?log")
 FORWARDED = {"attempt": 0, "_check_open": 0, "on_defect": 0, "_evict": 1, "refusal_of": 2}
 """Functions that log one of their arguments, and its place."""
-NOT_CONSTANT = {"event", "why", "finding.sentence"}
+NOT_CONSTANT = {"event", "why", "finding.sentence", "sentence"}
 """Arguments of log calls: those that a function of FORWARDED gets, and findings in metadata."""
 
 
@@ -52,10 +52,14 @@ def logged_by(tree: ast.Module) -> Iterator[tuple[str, str]]:
         and isinstance(each.value, ast.Constant)
         and isinstance(each.value.value, str)
     }
+    chosen = _chosen_methods(tree)
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call):
             continue
         name = call.func.id if isinstance(call.func, ast.Name) else ""
+        for level in chosen.get(name, ()):
+            for text in texts_of(call.args[0], constants):
+                yield LEVELS[level], text
         if isinstance(call.func, ast.Attribute):
             name = call.func.attr
             if name in LEVELS and LOGS.fullmatch(ast.unparse(call.func.value)):
@@ -65,6 +69,17 @@ def logged_by(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if place < len(call.args) and isinstance(call.args[place], (ast.Constant, ast.IfExp)):
             for text in texts_of(call.args[place], constants):
                 yield "WARNING", text
+
+
+def _chosen_methods(tree: ast.Module) -> dict[str, set[str]]:
+    """Return the methods of a log by the names of `write = log.info if ... else log.error`."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.IfExp):
+            for method in (each.value.body, each.value.orelse):
+                if isinstance(method, ast.Attribute) and LOGS.fullmatch(ast.unparse(method.value)):
+                    found[ast.unparse(each.targets[0])].add(method.attr)
+    return found
 
 
 @cache
@@ -112,10 +127,14 @@ def test_texts_that_a_log_call_may_write_are_found() -> None:
         'log.info("first" if is_first else "next")\n'
         'log.failure("a call failed", error)\n'
         "attempt('it did not expire', topic)\n"
+        "write = log.info if is_known else log.error\n"
+        "write('a copy failed')\n"
         "other.error('not logged')\n"
     )
     assert sorted(logged_by(module)) == [
+        ("ERROR", "a copy failed"),
         ("ERROR", "a file is lost"),
+        ("INFO", "a copy failed"),
         ("INFO", "first"),
         ("INFO", "next"),
         ("WARNING", "closed by ..."),
