@@ -323,6 +323,14 @@ def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
     assert Config.load(None, None, small).journalMaxSizeMB == 4
 
 
+def test_transactions_without_system_topics_are_refused() -> None:
+    on = {"transactionCoordinatorEnabled": "true"}
+    with pytest.raises(ConfigError, match="needs systemTopicEnabled=true"):
+        Config.load(None, None, on | {"systemTopicEnabled": "false"})
+    assert Config.load(None, None, on).transactionCoordinatorEnabled
+    Config.load(None, None, {"systemTopicEnabled": "false"})
+
+
 def test_a_failure_timeout_in_which_no_broker_can_answer_is_refused() -> None:
     for text in ("1", "99"):
         with pytest.raises(ConfigError, match="Set at least 100, or 0"):

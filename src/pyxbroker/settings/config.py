@@ -128,6 +128,7 @@ class Config(
             config._check_journal_size()
         config._check_quorums()
         config._check_failure_timeout()
+        config._check_system_topics()
         config._check_cluster_name()
         config._check_advertised_address()
         config._check_tls_switch(reader.tls_switch)
@@ -162,6 +163,13 @@ class Config(
             raise ConfigError(
                 f"brokerFailureTimeoutMs={self.brokerFailureTimeoutMs} is too small: brokers need"
                 f" more time for their answers. Set at least {FAILURE_TIMEOUT_MS_MIN}, or 0 (off)."
+            )
+
+    def _check_system_topics(self) -> None:
+        if self.transactionCoordinatorEnabled and not self.systemTopicEnabled:
+            raise ConfigError(
+                "transactionCoordinatorEnabled=true needs systemTopicEnabled=true: what a topic"
+                " needs to recover its transactions is in a system topic."
             )
 
     def _check_bookie_authentication(self) -> None:

@@ -73,25 +73,23 @@ class Topics:
         )
         if config.transactionCoordinatorEnabled:
             from pyxbroker.broker.transactions.pending_ack_handle import PendingAckStores
+            from pyxbroker.broker.transactions.snapshots import Snapshots
+            from pyxbroker.broker.transactions.topic_buffer import TransactionBuffers
 
             loader.pending_ack_stores = PendingAckStores(
                 config.transactionPendingAckLogIndexMinLag, entry_cache, loader.check_owned
             )
-        if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
-            records = TopicPolicies(config.clusterName, loader, partitions, self._policies)
-            policies.set_records(records)
-            registry.on_opened.append(records.on_opened)
-            registry.on_closed.append(records.on_closed)
-        if config.transactionCoordinatorEnabled and config.systemTopicEnabled:
-            from pyxbroker.broker.transactions.snapshots import Snapshots
-            from pyxbroker.broker.transactions.topic_buffer import TransactionBuffers
-
             is_segmented = config.transactionBufferSegmentedSnapshotEnabled
             segment_bytes = config.transactionBufferSnapshotSegmentSize if is_segmented else None
             self.snapshots = Snapshots(
                 config.clusterName, loader, lambda: self.schemas, segment_bytes
             )
             loader.transaction_buffers = TransactionBuffers(config, self.snapshots)
+        if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
+            records = TopicPolicies(config.clusterName, loader, partitions, self._policies)
+            policies.set_records(records)
+            registry.on_opened.append(records.on_opened)
+            registry.on_closed.append(records.on_closed)
         self.deletion = deletion = TopicDeletion(
             store, registry, loader, policies, partitions, lambda: self.schemas
         )

@@ -194,7 +194,9 @@ class Topics(Section, title="Topics and subscriptions"):
         True, "If true, topics may have policies of their own. Requires systemTopicEnabled."
     )
     systemTopicEnabled: bool = setting(
-        True, "If true, the broker stores topic policies in system topics."
+        True,
+        "If true, the broker stores topic policies, and snapshots for transactions, in system"
+        " topics.",
     )
     backlogQuotaCheckEnabled: bool = setting(True, "If true, backlog quotas are enforced.")
     backlogQuotaCheckIntervalInSeconds: int = setting(
