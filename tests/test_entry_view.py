@@ -80,6 +80,12 @@ def test_headers_are_printable_whatever_a_client_has_sent() -> None:
     assert headers["X-Pulsar-event-time"] == str(2**63)
 
 
+def test_numbers_have_the_sign_that_java_reads() -> None:
+    headers = dict(headers_of(entry(txnid_most_bits=5, txnid_least_bits=2**64 - 1, marker_type=-3)))
+    names = ("txnid-most-bits", "txnid-least-bits", "marker-type")
+    assert [headers[f"X-Pulsar-{name}"] for name in names] == ["5", "-1", "-3"]
+
+
 def test_clusters_and_keys_beyond_some_have_one_header_together() -> None:
     view = entry(replicate_to=[""] * 30_000, encryption_keys=[pb.EncryptionKeys(key="", value=b"")])
     headers = headers_of(view)

@@ -672,6 +672,10 @@ def test_rest_shows_which_entries_consumers_cannot_receive(tmp_path: Path) -> No
             names = ("X-Pulsar-txn-aborted", "X-Pulsar-txn-uncommitted")
             shown.append([headers.get(name) for name in names])
         assert shown == [[None, "false"], ["true", "false"], ["false", "true"]]
+        answer = await rest.answer("GET", f"{P}/t/examinemessage?initialPosition=latest")
+        assert dict(answer.headers)["X-Pulsar-sequence-id"] == "-1", (
+            "the marker's, as Java reads it"
+        )
         statistics = (await rest("GET", f"{P}/t/stats"))[1]
         counts = ("ongoingTxnCount", "abortedTxnCount", "committedTxnCount")
         assert [statistics[name] for name in counts] == [1, 1, 0]

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
+from pyxbroker.base.signed import signed
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.topics.entry_view import EntryView
 
@@ -120,8 +121,12 @@ def _properties(entry: EntryView) -> dict[str, str]:
 
 
 def _shown(value: object) -> str:
-    """Format a header value; characters that a header cannot contain become question marks."""
+    """Format a header value: numbers as Java reads them, and question marks for characters that a
+    header cannot contain.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, int):
+        return str(signed(value % (1 << 64)))
     text = str(value).encode("latin-1", "replace").decode("latin-1")
     return text if text.isprintable() else text.translate(UNPRINTABLE)
