@@ -254,10 +254,11 @@ def test_there_is_a_limit_of_coordinators(tmp_path: Path) -> None:
 
 def test_the_topic_of_the_coordinators_is_not_deleted(tmp_path: Path) -> None:
     async def scenario(broker: Broker, rest: Rest) -> None:
-        path = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"
-        for query in ("", "?force=true"):
-            status, reason = await rest.reason("DELETE", path + query)
-            assert (status, "while transactions are enabled" in reason) == (405, True)
+        topic = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"
+        for path, expected in ((topic, 405), ("/admin/v2/namespaces/pulsar/system", 409)):
+            for query in ("", "?force=true"):
+                status, reason = await rest.reason("DELETE", path + query)
+                assert (status, "while transactions are enabled" in reason) == (expected, True)
         assert [each["id"] for each in (await rest("GET", f"{PATH}/coordinators"))[1]] == [0]
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, forceDeleteNamespaceAllowed=True)

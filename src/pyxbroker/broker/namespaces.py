@@ -218,6 +218,11 @@ class Namespaces:
         Raises NamespaceNotFound, NamespaceNotEmpty, Unavailable after waiting for another deletion
         of it, and the errors that prevent the deletion of a topic.
         """
+        if name == SYSTEM_NAMESPACE and self.unload_coordinators is not None:
+            raise NamespaceNotEmpty(
+                f"Namespace {name} has the transaction coordinators. It cannot be deleted while"
+                " transactions are enabled."
+            )
         async with self._deletions.turn(name):
             await self._delete(name, force)
         log.info("a namespace was deleted", namespace=name)
