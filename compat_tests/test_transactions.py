@@ -238,13 +238,14 @@ def test_a_delay_counts_from_the_time_that_the_message_names(
     producer = transacting.producer(topic)
     transaction = transacting.begin()
     begun = time.monotonic()
-    due = int(time.time() * 1000) + 3000
+    due = int(time.time() * 1000) + 4000
     for body in bodies(5):
         producer.send(body, transaction, deliver_at=due)
     transaction.commit()
     assert sorted(receive_bodies(consumer, 5)) == bodies(5)
     took = time.monotonic() - begun
-    assert took > 2.9 if kind == "Shared" else took < 2.5, took
+    # Apache Pulsar delivers up to a tick of a second early.
+    assert took > 2.9 if kind == "Shared" else took < 2.9, took
 
 
 def test_a_deleted_topic_hinders_no_other_one_of_its_namespace(

@@ -640,7 +640,7 @@ def test_a_coordinator_that_cannot_be_opened_leaves_nothing_open(
 ) -> None:
     opened: list[RunningCoordinator] = []
 
-    async def replay(self: RunningCoordinator) -> None:
+    async def replay(self: RunningCoordinator, skips_lost: bool) -> None:
         opened.append(self)
         raise error
 
@@ -737,10 +737,10 @@ def test_a_coordinator_that_takes_long_to_open_delays_no_other(
         await reopen(broker)
         replay, stuck = RunningCoordinator.replay, asyncio.Event()
 
-        async def replay_later(self: RunningCoordinator) -> None:
+        async def replay_later(self: RunningCoordinator, skips_lost: bool) -> None:
             if self.id == 0:
                 await stuck.wait()
-            await replay(self)
+            await replay(self, skips_lost)
 
         monkeypatch.setattr(RunningCoordinator, "replay", replay_later)
         opening = asyncio.create_task(transactions_of(broker).open_all())

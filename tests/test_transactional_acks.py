@@ -27,7 +27,7 @@ from pyxbroker.broker.transactions.pending_ack_log import (
 )
 from pyxbroker.broker.transactions.pending_acks import Ack
 from pyxbroker.entry import Position
-from pyxbroker.ledger.errors import NoSuchEntry, NotEnoughBookies
+from pyxbroker.ledger.errors import LedgerError, NotEnoughBookies
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.opening import open_managed_ledger
@@ -747,7 +747,7 @@ def test_a_log_that_cannot_be_read_delays_its_own_subscription_only(
 
         async def opened(*what: Any, **options: Any) -> Any:
             if is_broken and "-s__" in what[0]:
-                raise NoSuchEntry("a test")
+                raise LedgerError("a test")
             return await open_managed_ledger(*what, **options)
 
         monkeypatch.setattr(pending_ack_handle, "open_managed_ledger", opened)

@@ -32,12 +32,13 @@ from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.lookup import Redirect
 from pyxbroker.broker.topics import loading
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.transactions import topic_buffer
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.pending_ack_handle import PendingAckStores
 from pyxbroker.broker.transactions.topic_buffer import TransactionBuffer
 from pyxbroker.broker.why import delivery, opening, publishing, refusals
 from pyxbroker.broker.why.rules import Rule, first
-from pyxbroker.ledger.errors import LedgerFenced
+from pyxbroker.ledger.errors import LedgerFenced, NoSuchEntry
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.metadata import paths
@@ -894,6 +895,19 @@ async def _(stage: Stage) -> AsyncIterator[None]:
         await consumer(stage)
         yield
         held.go()
+
+
+@case("transactions_unreadable", S, **ON)
+async def _(stage: Stage) -> AsyncIterator[None]:
+    def lose(*_: Any) -> None:
+        raise NoSuchEntry("a test")
+
+    async with transaction(stage) as (client, txn):
+        await published(client, 0, (b"x", txn))
+        stage.patch.setattr(topic_buffer, "read_batches", lose)
+        await reopened(stage)
+        await consumer(stage)
+        yield
 
 
 @case("pending_in_transactions", S, **ON)

@@ -76,9 +76,7 @@ class Topics:
             from pyxbroker.broker.transactions.snapshots import Snapshots
             from pyxbroker.broker.transactions.topic_buffer import TransactionBuffers
 
-            loader.pending_ack_stores = PendingAckStores(
-                config.transactionPendingAckLogIndexMinLag, entry_cache, loader.check_owned
-            )
+            loader.pending_ack_stores = PendingAckStores(config, entry_cache, loader.check_owned)
             is_segmented = config.transactionBufferSegmentedSnapshotEnabled
             segment_bytes = config.transactionBufferSnapshotSegmentSize if is_segmented else None
             self.snapshots = Snapshots(

@@ -54,6 +54,8 @@ class TransactionBuffer(Protocol):
     recover_start_ms: int
     """Time at which the recovery began; 0: nothing was recovered."""
     recover_end_ms: int
+    unreadable: str | None
+    """The reason if the recovery waits because entries are lost, else None."""
 
     @property
     def state_name(self) -> str:
@@ -95,7 +97,9 @@ class TransactionBuffer(Protocol):
         """Return True for an aborted transaction, whose messages consumers never receive."""
 
     async def recovered(self) -> None:
-        """Wait until the buffer is recovered. Raises ServiceNotReady if it cannot be."""
+        """Wait until the buffer is recovered. Raises ServiceNotReady if it cannot be read now, and
+        UnknownError if entries are lost.
+        """
 
     def publish(self, run: EntryRun) -> None:
         """Publish a run with SENDs of transactions. Raises ManagedLedgerError."""

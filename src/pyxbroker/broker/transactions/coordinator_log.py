@@ -44,6 +44,8 @@ CURSOR = "transaction.subscription"
 LAST_SEQUENCE = "max_local_txn_id"  # property of the managed ledger
 ENDED_KEPT_MAX = 1_000
 """Ended transactions whose records stay in the log."""
+LOST_SEQUENCES_MAX = 1 << 32
+"""Numbers that lost records may have given to transactions. They are not given again."""
 _MASK = (1 << 64) - 1
 
 
@@ -105,21 +107,23 @@ class CoordinatorLog:
 
     # --- reading --------------------------------------------------------------------------------
 
-    async def read(self) -> AsyncIterator[LogRecord]:
+    async def read(self, skips_lost: bool) -> AsyncIterator[LogRecord]:
         """Yield the records of transactions that are not acknowledged. The caller calls `end` for
         each transaction that has ended, and `drop_last` for a record without effect.
 
-        Raises LedgerError.
+        Lost records and errors as with read_batches.
         """
         managed_ledger, acks = self.managed_ledger, self._cursor.acks
-        last = managed_ledger.last_confirmed
+        is_lost, last = False, managed_ledger.last_confirmed
         if last.entry_id >= 0:
             # Nothing before it is of interest if the cursor has acknowledged everything.
-            async for _, entry in read_log(managed_ledger, last, "the last record"):
+            is_lost = managed_ledger.normalize(last) == last  # else it was trimmed
+            async for _, entry in read_log(managed_ledger, last, "the last record", skips_lost):
+                is_lost = False
                 for found in self._records(last, entry):
                     self.sequence = max(self.sequence, found.max_local_txn_id)
         start = managed_ledger.next_position(acks.mark_delete)
-        async for position, entry in read_log(managed_ledger, start, "transactions"):
+        async for position, entry in read_log(managed_ledger, start, "transactions", skips_lost):
             if acks.is_acknowledged(*position):
                 continue
             messages = self._records(position, entry)
@@ -134,6 +138,8 @@ class CoordinatorLog:
                 self._places.setdefault(record.least, []).append(place)
                 self.sequence = max(self.sequence, record.sequence, record.least)
                 yield record
+        if is_lost:
+            self.sequence += LOST_SEQUENCES_MAX
 
     def _records(self, position: Position, entry: bytes) -> list[Any]:
         try:

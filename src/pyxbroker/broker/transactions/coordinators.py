@@ -24,13 +24,15 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
 from pyxbroker.broker.lookup import Redirect, Serve
+from pyxbroker.broker.topics import log_reader
 from pyxbroker.broker.topics.loading import limits_of
+from pyxbroker.broker.topics.log_reader import LOST_HELP
 from pyxbroker.broker.topics.partition_nodes import WORKERS, for_each
 from pyxbroker.broker.transactions.coordinator_log import CoordinatorLog, name_of
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.participants import Host, Participants
 from pyxbroker.broker.transactions.running_coordinator import RunningCoordinator, not_here
-from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.errors import LedgerError, is_lost
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -71,6 +73,7 @@ class Transactions:
         self._running: dict[int, RunningCoordinator] = {}
         self._opening: dict[int, asyncio.Future[RunningCoordinator]] = {}
         self._closing: dict[asyncio.Future[None], int] = {}
+        self._unreadable: dict[int, str] = {}  # coordinators with lost records, and the reason
         self._is_closed = False
 
     # --- commands -------------------------------------------------------------------------------
@@ -83,6 +86,11 @@ class Transactions:
             await self._open(coordinator)
         except TransactionCoordinatorNotFound as error:
             raise ServiceNotReady(str(error)) from error
+        except PulsarError:
+            # The Java client begins no transaction at any coordinator before it has connected to
+            # all of them. Commands for this one are refused with the reason.
+            if coordinator not in self._unreadable:
+                raise
 
     async def new(self, coordinator: int, timeout_ms: int, principal: Principal) -> TxnId:
         """Begin a transaction. Raises PulsarError."""
@@ -152,6 +160,8 @@ class Transactions:
         found = self._running.get(coordinator)
         if found is not None:
             return found
+        if coordinator in self._unreadable:
+            raise self._refused(coordinator)
         opening = self._opening.get(coordinator)
         if opening is None:
             opening = asyncio.ensure_future(self._recover(coordinator))
@@ -184,7 +194,7 @@ class Transactions:
                 *(opened, broker.config.maxActiveTransactionsPerCoordinator, self._participants),
                 self._on_lost,
             )
-            await running.replay()
+            await running.replay(broker.config.autoSkipNonRecoverableData)
             # The bundle may have been given up meanwhile.
             await broker.check_served(name)
             if self._is_closed or running.is_lost:
@@ -194,7 +204,12 @@ class Transactions:
                 await self._close(running)
             if not isinstance(error, CLOSING_ERRORS):
                 raise
-            log.error("a coordinator cannot be opened now", coordinator=coordinator, error=error)
+            is_unreadable = isinstance(error, LedgerError) and is_lost(error)
+            log.error("a coordinator cannot be opened now", coordinator=coordinator, error=error,
+                      **({"help": LOST_HELP} if is_unreadable else {}))  # fmt: skip
+            if is_unreadable:
+                self._refuse(coordinator, str(error))
+                raise self._refused(coordinator) from error
             raise TransactionCoordinatorNotFound(
                 f"Transaction coordinator {coordinator} cannot be opened now: its log cannot be"
                 " read; try again."
@@ -203,6 +218,18 @@ class Transactions:
         log.info("a coordinator is open", coordinator=coordinator,
                  transactions=len(running.state.transactions))  # fmt: skip
         return running
+
+    def _refuse(self, coordinator: int, reason: str) -> None:
+        """Refuse commands for a while, so that clients do not open the log again and again."""
+        self._unreadable[coordinator] = reason
+        loop = asyncio.get_running_loop()
+        loop.call_later(log_reader.LOST_RETRY_S, self._unreadable.pop, coordinator, None)
+
+    def _refused(self, coordinator: int) -> UnknownError:
+        return UnknownError(
+            f"Transaction coordinator {coordinator} cannot be opened: a part of its log is lost:"
+            f" {self._unreadable[coordinator]}. Begin transactions at another one."
+        )
 
     def _on_lost(self, running: RunningCoordinator) -> None:
         """Forget a coordinator whose log failed. The next command opens it again."""

@@ -30,6 +30,8 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.signed import bits_of, words_of
 from pyxbroker.base.slices import Slices
+from pyxbroker.broker.topics import log_reader
+from pyxbroker.broker.topics.log_reader import LOST_HELP
 from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.pending_ack_log import (
     LogRecord,
@@ -40,7 +42,7 @@ from pyxbroker.broker.transactions.pending_ack_log import (
 from pyxbroker.broker.transactions.pending_acks import Ack, PendingAcks
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun
-from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.errors import LedgerError, is_lost
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from pyxbroker.mledger.cursor import Cursor
     from pyxbroker.mledger.entry_cache import EntryCache
     from pyxbroker.mledger.managed_ledger import ManagedLedger
+    from pyxbroker.settings.config import Config
     from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.transactions")
@@ -101,11 +104,11 @@ class PendingAckStores:
 
     def __init__(
         self,
-        lag_min: int,
+        config: Config,
         entry_cache: EntryCache | None,
         check_served: Callable[[TopicName], Awaitable[None]],
     ) -> None:
-        self.lag_min = lag_min
+        self.config = config
         self.check_served = check_served
         self._entry_cache = entry_cache
         self._looking: dict[TransactionalSubscription, asyncio.Future[bool]] = {}
@@ -224,6 +227,7 @@ class PendingAckHandle:
         self._stores = stores
         self._log: PendingAckLog | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._unreadable: str | None = None  # records were lost at the last attempt to open the log
         # The records of ends that are not durable yet, or were not stored; True: a cumulative one.
         self._ends: dict[TxnId, dict[bool, asyncio.Future[Position]]] = {}
         # Acknowledgements that wait for the log: what to do then, and the future of the answer.
@@ -260,6 +264,8 @@ class PendingAckHandle:
         try:
             if topic.fenced:
                 raise ServiceNotReady(f"Topic {topic.name} is being closed; look it up again.")
+            if self._unreadable is not None:
+                raise self._failure(self._unreadable)
             if self._log is not None:
                 # Another broker may have taken over the topic and this log.
                 await self._stores.check_served(topic.name)
@@ -267,17 +273,26 @@ class PendingAckHandle:
             opened = await self._stores.open_ledger(subscription, create=True)
             assert opened is not None  # it is created if it does not exist
             opened.listener = self
-            self._log = await PendingAckLog.of(opened, self._stores.lag_min)
+            lag_min = self._stores.config.transactionPendingAckLogIndexMinLag
+            self._log = await PendingAckLog.of(opened, lag_min)
             await self._replay(self._log)
         except PulsarError:
             raise
         except STORAGE_ERRORS as error:
+            is_unreadable = isinstance(error, LedgerError) and is_lost(error)
             log.error(
                 "the pending acknowledgements of a subscription cannot be read now",
                 topic=topic.name,
                 subscription=subscription.name,
                 error=error,
+                **({"help": LOST_HELP} if is_unreadable else {}),
             )
+            if is_unreadable:
+                # Until then clients do not have the log opened again and again.
+                self._unreadable = f"A part of their log is lost: {error}."
+                loop = asyncio.get_running_loop()
+                loop.call_later(log_reader.LOST_RETRY_S, self._forget_unreadable)
+                raise self._failure(self._unreadable) from error
             raise ServiceNotReady("PendingAckHandle not replay error!") from error
         except Exception as error:
             log.failure(
@@ -286,9 +301,14 @@ class PendingAckHandle:
                 topic=topic.name,
                 subscription=subscription.name,
             )
-            raise UnknownError(
-                f"[{topic.name}][{subscription.name}] Failed to init transaction pending ack."
-            ) from error
+            raise self._failure() from error
+
+    def _failure(self, reason: str = "") -> UnknownError:
+        where = f"[{self._subscription.topic.name}][{self._subscription.name}]"
+        return UnknownError(f"{where} Failed to init transaction pending ack. {reason}".rstrip())
+
+    def _forget_unreadable(self) -> None:
+        self._unreadable = None
 
     @staticmethod
     async def _abandon(former: ManagedLedger) -> None:
@@ -305,7 +325,7 @@ class PendingAckHandle:
         former, acks = self.acks, PendingAcks()
         cursor = self._subscription.durable_cursor
         slices = Slices()
-        async for record in stored.read():
+        async for record in stored.read(self._stores.config.autoSkipNonRecoverableData):
             await slices.pause()
             if record.operation is not Operation.ACK:
                 is_commit = record.operation is Operation.COMMIT

@@ -106,11 +106,12 @@ class PendingAckLog:
         """
         return cls(opened, await cursor_of(opened, CURSOR), TrimIndex(lag_min))
 
-    async def read(self) -> AsyncIterator[LogRecord]:
-        """Yield the records that are not trimmed. Raises LedgerError."""
+    async def read(self, skips_lost: bool) -> AsyncIterator[LogRecord]:
+        """Yield the records that are not trimmed. Lost ones and errors as with read_batches."""
         managed_ledger = self.managed_ledger
         start = managed_ledger.next_position(self._cursor.acks.mark_delete)
-        async for position, entry in read_log(managed_ledger, start, "pending acknowledgements"):
+        what = "pending acknowledgements"
+        async for position, entry in read_log(managed_ledger, start, what, skips_lost):
             try:
                 records = decode_records(entry)
             except MalformedRecord as error:

@@ -74,11 +74,14 @@ class RunningCoordinator:
 
     # --- recovery -------------------------------------------------------------------------------
 
-    async def replay(self) -> None:
-        """Read the log; then complete what was under way. Raises LedgerError."""
+    async def replay(self, skips_lost: bool) -> None:
+        """Read the log; then complete what was under way.
+
+        Raises LedgerError, also for lost records, unless they are to be skipped.
+        """
         state, self.recovery_began_s = self.state, wall_s()
         slices = Slices()
-        async for record in self.log.read():
+        async for record in self.log.read(skips_lost):
             await slices.pause()
             if not state.replay(record):
                 self.log.drop_last(record.least)

@@ -16,11 +16,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
+from pyxbroker.base.errors import NotAllowed, PulsarError, ServiceNotReady, UnknownError
 from pyxbroker.base.limits import TOPIC_TRANSACTIONS_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.dispatch.entry_source import EntrySource
-from pyxbroker.broker.topics.log_reader import read_batches
+from pyxbroker.broker.topics import log_reader
+from pyxbroker.broker.topics.log_reader import LOST_HELP, read_batches
 from pyxbroker.broker.topics.messages import write_message
 from pyxbroker.broker.topics.producer import refusal_of
 from pyxbroker.broker.topics.publish_steps import Publication, StepOrder
@@ -31,7 +32,7 @@ from pyxbroker.broker.transactions.ids import TxnId
 from pyxbroker.broker.transactions.snapshots import Snapshots, TopicSnapshots
 from pyxbroker.delivery import transactions_of
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.errors import LedgerError, is_lost
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerNotReady
 from pyxbroker.mledger.state import State as LedgerState
@@ -104,6 +105,7 @@ class TransactionBuffer:
         self.snapshot_ms = 0  # when the last snapshot was stored; 0: none since then
         self.recover_start_ms = 0  # since 1970; 0: nothing was recovered
         self.recover_end_ms = 0
+        self.unreadable: str | None = None
         self._topic = topic
         self._log = managed_ledger
         self._snapshots = snapshots
@@ -130,6 +132,8 @@ class TransactionBuffer:
             self._topic.publish(run)
         elif self.state is State.CLOSED:
             raise ManagedLedgerNotReady("Topic is closed")
+        elif self.unreadable is not None:
+            self._topic.publish(run)  # `check` refuses the SENDs of transactions
         else:
             self._hold(run)
             if self.state is State.NO_SNAPSHOT:
@@ -205,7 +209,9 @@ class TransactionBuffer:
         buffer = self._buffer
         for index, most, least in publication.run.transactions or ():
             txn = TxnId(most, least)
-            if buffer.refuses(txn):
+            if self.unreadable is not None:
+                publication.refuse(index, NotAllowed(self.unreadable))
+            elif buffer.refuses(txn):
                 publication.refuse(
                     index,
                     NotAllowed(
@@ -364,11 +370,16 @@ class TransactionBuffer:
         return transaction in self._source.aborted
 
     async def recovered(self) -> None:
-        """Wait until the buffer is recovered. Raises ServiceNotReady if it cannot be."""
+        """Wait until the buffer is recovered. Raises ServiceNotReady if it cannot be read now, and
+        UnknownError if entries are lost.
+        """
         if self._recovery is not None:
             await asyncio.wait([self._recovery])
             if self._recovery.cancelled() or self._recovery.exception() is not None:
-                raise ServiceNotReady("Failed to recover Transaction Buffer.")
+                failure = "Failed to recover Transaction Buffer."
+                if self.unreadable is not None:
+                    raise UnknownError(f"{failure} {self.unreadable}")
+                raise ServiceNotReady(failure)
 
     def recover(self, snapshot: Snapshot) -> None:
         """Begin to read the log after a snapshot. Consumers receive nothing meanwhile."""
@@ -377,25 +388,53 @@ class TransactionBuffer:
         self._buffer = Buffer(snapshot.aborted)
         self._source = CommittedSource(self._log, self._buffer.aborted)
         self._follow()
-        self._recovery = self._spawn(self._recover(snapshot.max_read))
+        self._continue_recovery(self._log.next_position(snapshot.max_read))
 
-    async def _recover(self, max_read: Position) -> None:
-        start = self._log.next_position(max_read)
+    def _continue_recovery(self, start: Position) -> None:
+        self._timer = None
+        self._recovery = self._spawn(self._recover(start))
+
+    async def _recover(self, start: Position) -> None:
+        skips_lost = self._config.autoSkipNonRecoverableData
         try:
-            async for batch in read_batches(self._log, start, "transactions"):
+            async for batch in read_batches(self._log, start, "transactions", skips_lost):
                 for index, (most, least), marker in transactions_of(batch):
                     position = Position(batch.ledger_id, batch.entry_id(index))
                     self._replay(TxnId(most, least), marker, position)
+                start = Position(batch.ledger_id, batch.entry_id(len(batch) - 1) + 1)
                 await asyncio.sleep(0)
-        except BaseException as error:
-            if isinstance(error, Errors):
-                # The clients come back, and the next opening of the topic tries again.
-                reason = f"the transactions of {self._log.name} cannot be read: {error}"
-                self._log.fail(LedgerState.FAILED, ManagedLedgerError(reason))
+        except LedgerError as error:
+            if is_lost(error) and self.state is State.INITIALIZING:
+                self._stop_at(start, error)
+            else:
+                self._fail(error)
+            raise
+        except Errors as error:
+            self._fail(error)
             raise
         self.recover_end_ms = self._now_ms()
         if self.state is State.INITIALIZING:
+            self.unreadable = None
             self._become_ready()
+
+    def _fail(self, error: Exception) -> None:
+        """Close the topic. Its clients come back, and the next opening tries again."""
+        reason = f"the transactions of {self._log.name} cannot be read: {error}"
+        self._log.fail(LedgerState.FAILED, ManagedLedgerError(reason))
+
+    def _stop_at(self, start: Position, error: LedgerError) -> None:
+        """Stop before lost entries, which may have ended a transaction, and try again later."""
+        if self.unreadable is None:
+            log.error(
+                "the transactions of a topic cannot be read; consumers wait",
+                topic=self._topic.name,
+                error=error,
+                help=LOST_HELP,
+            )
+        self.unreadable = f"The transactions of {self._topic.name} cannot be read: {error}."
+        self._topic.turn.run(self._release_held)
+        delay_s = log_reader.LOST_RETRY_S
+        self._timer = self._topic.loop.call_later(delay_s, self._continue_recovery, start)
 
     def _replay(self, txn: TxnId, marker: int, position: Position) -> None:
         if marker in (COMMIT_MARKER, ABORT_MARKER):

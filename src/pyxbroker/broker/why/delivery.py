@@ -136,6 +136,7 @@ class DeliveryState:
     dropped_messages: int = 0  # of a non-persistent topic
     # Transactions
     is_recovering_transactions: bool = False
+    unreadable_transactions: str | None = None
     recovery_ms: int = 0  # when it began
     transaction: str = ""  # the oldest open one, if messages wait for its end
     transaction_start: str = ""  # its first message
@@ -362,6 +363,7 @@ async def _add_transactions(
     waiting: TxnId | None = None
     if buffer is not None:
         state.is_recovering_transactions = buffer.is_recovering
+        state.unreadable_transactions = buffer.unreadable
         state.recovery_ms = buffer.recover_start_ms
         state.open_transactions = buffer.ongoing
         has_more = topic.managed_ledger.normalize(subscription.dispatcher.read_position) is not None
@@ -616,6 +618,14 @@ RULES: tuple[Rule[DeliveryState], ...] = (
         "reading",
         lambda s: s.is_reading,
         "The broker reads the next messages from storage.",
+    ),
+    Rule(
+        "transactions_unreadable",
+        lambda s: s.unreadable_transactions,
+        "{unreadable_transactions} Consumers wait, and the broker tries again every 30 s. To leave"
+        " out what is lost, set autoSkipNonRecoverableData=true.",
+        (),
+        "recovery_ms",
     ),
     Rule(
         "transactions_recovering",

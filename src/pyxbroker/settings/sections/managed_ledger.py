@@ -82,7 +82,8 @@ class ManagedLedger(Section, title="Managed ledger"):
         "If true, a subscription acknowledges all lost entries and ledgers and continues, however"
         " many they are. If false, it skips at most 64 lost entries in a row and stops at a longer"
         " run until it is moved or the entries can be read again. If true, a compaction leaves out"
-        " lost entries; if false, it fails.",
+        " lost entries; if false, it fails. If true, the recovery of transactions leaves out lost"
+        " entries; if false, what they belong to waits until they can be read.",
         dynamic=True,
     )
     bookkeeperEnableStickyReads: bool = setting(
