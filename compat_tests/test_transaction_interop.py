@@ -23,7 +23,7 @@ from harness.transaction_commands import (
     Id,
     TransactionConnection,
 )
-from harness.transactions import SETTINGS, transaction_rest, wait_until
+from harness.transactions import SETTINGS, buffer_stats, transaction_rest, wait_until
 
 from compat_tests.clusters import Cluster
 from compat_tests.test_broker_on_bookkeeper import in_store
@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 CONFLICT = 23
 NOT_FOUND = 24
 UNKNOWN_ERROR = 0
+ATTEMPTS = 5
 TOPIC = "persistent://public/default/pending"
 INPUT = "persistent://public/default/input"
 OUTPUT = "persistent://public/default/output"
@@ -200,11 +201,19 @@ class TransactionsTurn(Turn):
         """Create the producers and the consumers."""
         for number, topic in enumerate((INPUT, OUTPUT), 1):
             self.client.producer(topic, number)
+            self._wait_recovered(topic)
         subscribe = self.client.subscribe
         assert subscribe(INPUT, "in", self.INPUT_CONSUMER, wire.SHARED).type == wire.SUCCESS
         assert subscribe(OUTPUT, "out", self.OUTPUT_CONSUMER).type == wire.SUCCESS
         self.client.flow(100, self.INPUT_CONSUMER)
         self.client.flow(100, self.OUTPUT_CONSUMER)
+
+    def _wait_recovered(self, topic: str) -> None:
+        """Wait for the recovery of a topic. If two topics of a namespace recover together in Apache
+        Pulsar 4.2.4, one may miss its snapshot: the other has taken it from their common reader.
+        """
+        states = ("Ready", "NoSnapshot")
+        wait_until(lambda: buffer_stats(self.broker, topic)["state"] in states)
 
     def output(self, *wanted: bytes) -> None:
         """Receive these messages of the output in their order, and no more."""
@@ -242,6 +251,24 @@ class TransactionsTurn(Turn):
         answers = [self.client.wait_for(wire.NEW_TXN + 1) for _ in range(count)]
         assert all(4 not in each.fields for each in answers), answers
         return [(each.number(3), each.number(2)) for each in answers]
+
+    def begin_in_one_entry(self, count: int) -> list[Id]:
+        """Begin transactions whose records the broker writes in one entry, as it mostly does."""
+        for _ in range(ATTEMPTS):
+            entries = log_entries(self.broker)
+            begun = self.begin_all(count)
+            if log_entries(self.broker) == entries + 1:
+                return begun
+            for each in begun:
+                self.abort(each)
+        raise AssertionError("the broker writes each record in an entry of its own")
+
+
+def log_entries(broker: Broker) -> int:
+    """Return the number of entries that a broker has written to the log of its coordinator."""
+    stats = transaction_rest(broker, "coordinatorInternalStats/0")[1]["transactionLogStats"]
+    count: int = stats["managedLedgerInternalStats"]["entriesAddedCounter"]
+    return count
 
 
 @contextmanager
@@ -345,7 +372,7 @@ def continue_with_batches(turn: TransactionsTurn, at: list[Position], left: Left
     turn.abort(left.to_abort)
     assert turn.receive(1) == at[3:4]
     turn.output(b"m")
-    to_commit, aborted = turn.begin_all(2)
+    to_commit, aborted = turn.begin_in_one_entry(2)
     turn.work(to_commit, b"x", at[3])
     turn.work(aborted, b"y", at[5])
     turn.abort(aborted)
