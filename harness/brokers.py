@@ -35,6 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("pyxbroker", "pulsar-lite", "apache", "cluster")
 PORTS = (10_000, 32_000)
 CHANCE = random.SystemRandom()  # that of the tests may be the same in each of their processes
+_COORDINATOR = (
+    "/lookup/v2/topic/persistent/pulsar/system/transaction_coordinator_assign-partition-0"
+)
 _HANDSHAKE = bytes.fromhex("000000110000000d08021209") + b"\x0a\x05tests\x20\x15"
 
 
@@ -191,7 +194,9 @@ class Broker:
         return time.monotonic() - self.started_at
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Wait for the answer to CONNECT; Apache Pulsar must also have its default namespace."""
+        """Wait for the answer to CONNECT; Apache Pulsar must also have its default namespace, and
+        its transaction coordinators where they are switched on.
+        """
         limit = timeout_s or (90.0 if self.kind == "apache" else 20.0)
         deadline = time.monotonic() + limit
         while not self.answers():
@@ -199,9 +204,13 @@ class Broker:
             time.sleep(0.002 if self.kind != "apache" else 0.1)
         self._check_alive()  # else somebody else has the port, and answered
         if self.kind == "apache":
-            while self.http_status("/admin/v2/namespaces/public/default") != 200:
-                self._check(deadline)
-                time.sleep(0.1)
+            paths = ["/admin/v2/namespaces/public/default"]
+            if self.settings.get("transactionCoordinatorEnabled") == "true":
+                paths.append(_COORDINATOR)
+            for path in paths:
+                while self.http_status(path) not in (200, 307):
+                    self._check(deadline)
+                    time.sleep(0.1)
 
     def _check_alive(self) -> None:
         assert self.process is not None
