@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, section
 from pyxbroker.base import limits
 from pyxbroker.base.errors import NotAllowed, PersistenceError
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.transactions import pending_ack_handle
@@ -26,7 +29,7 @@ from pyxbroker.broker.transactions.pending_ack_log import (
     name_of,
 )
 from pyxbroker.broker.transactions.pending_acks import Ack
-from pyxbroker.entry import Position
+from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.errors import LedgerError, NotEnoughBookies
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -638,9 +641,10 @@ def test_a_long_acknowledgement_is_refused_for_each_of_its_parts(tmp_path: Path)
     async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
         positions = await broker.publish(*(b"%d" % number for number in range(3000)))
         await client.subscribe(1, permits=0)
-        await ack(client, None, positions[0])
+        await ack(client, None, positions[0], positions[2000])
         assert (await ack(client, ONE, *positions))[0] == CONFLICT
         await end(topic, ONE, commit=False)
+        del positions[2000]
         log = topic.subscriptions["s"].pending_acks.managed_ledger
         before = log.entries
         assert await ack(client, TWO, *positions[1:]) == (None, "")
@@ -763,6 +767,44 @@ def test_a_log_that_cannot_be_read_delays_its_own_subscription_only(
         is_broken = False
         await other.subscribe(3)
         assert await positions_of(other, 1) == positions[1:]
+
+    run(tmp_path, scenario)
+
+
+def test_acknowledgements_that_wait_for_the_log_are_handled_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_ack_handle, "Slices", partial(Slices, 0.0))
+    may_open = asyncio.Event()
+
+    async def opened(*what: Any, **options: Any) -> Any:
+        await may_open.wait()
+        return await open_managed_ledger(*what, **options)
+
+    monkeypatch.setattr(pending_ack_handle, "open_managed_ledger", opened)
+
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await broker.publish(*[b"x"] * 50)
+        await client.subscribe(1, subType=SHARED, permits=50)
+        await received(client, 50)
+        subscription = topic.subscriptions["s"]
+        [consumer] = subscription.consumers
+        answers = [
+            subscription.acknowledge_in_transaction(
+                consumer, ONE.wire(), AckRun.of([Position(*each)]), False
+            )
+            for each in positions
+        ]
+        waiting = [len(subscription.pending_acks._waiting)]
+        may_open.set()
+        while waiting[-1]:
+            await asyncio.sleep(0)
+            waiting.append(len(subscription.pending_acks._waiting))
+        assert waiting[0] == 50
+        assert max(a - b for a, b in itertools.pairwise(waiting)) < 5
+        await asyncio.gather(*answers)
+        await end(topic, ONE, commit=True)
+        assert subscription.backlog == 0
 
     run(tmp_path, scenario)
 

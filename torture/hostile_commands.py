@@ -172,13 +172,21 @@ def _ack_of_many(scene: Scene, n: int) -> bytes:
 
 
 def _ack(scene: Scene, n: int) -> bytes:
+    return framed(wire.ACK, wire.encode({1: 1, 2: 0}) + _with_ack_sets(scene))
+
+
+def _with_ack_sets(scene: Scene) -> bytes:
     words = [(1 << 64) - 1] * 60
     ids = b"".join(
         wire.encode({3: wire.encode({1: scene.ledger_id, 2: i, 5: words})})
         for i in range(0, MESSAGES, 2)
     )
-    body = wire.encode({1: 1, 2: 0}) + filled(ids, FRAME_BYTES_MAX - 4096)
-    return framed(wire.ACK, body)
+    return filled(ids, FRAME_BYTES_MAX - 4096)
+
+
+def _ack_in_transaction(scene: Scene, n: int) -> bytes:
+    # Each of another transaction. No message is acknowledged, so none of them conflict.
+    return framed(wire.ACK, wire.encode({1: 1, 2: 0, 6: n, 7: 0, 8: n}) + _with_ack_sets(scene))
 
 
 def _send(scene: Scene, n: int) -> bytes:
@@ -312,6 +320,11 @@ COMMANDS = {
 # Further ones that cost much in another way.
 MORE_COMMANDS = {
     "ACK of many": Input("400,000 ids", _ack_of_many, Scene.with_messages),
+    "ACK in a transaction": Input(
+        "5 MiB of ids with ack sets, another transaction each",
+        _ack_in_transaction,
+        Scene.with_messages,
+    ),
     "PRODUCER with a schema": Input("3,300 properties, 5 MiB", _producer_with_schema),
     "LOOKUP of too many fields": Input(
         "2,600,000 unknown fields",

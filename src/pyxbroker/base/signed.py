@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 _WRAP = 1 << 64
@@ -14,16 +15,17 @@ def signed(number: int) -> int:
 
 def bits_of(words: Sequence[int]) -> int:
     """Return an ack set, 64-bit words with or without a sign, as one number."""
-    bits = 0
-    for word in reversed(words):
-        bits = bits << 64 | word % _WRAP
-    return bits
+    return int.from_bytes(
+        b"".join([(word % _WRAP).to_bytes(8, "little") for word in words]), "little"
+    )
 
 
 def words_of(bits: int) -> list[int]:
     """Return an ack set as signed 64-bit words, as the protocol has them."""
-    words = []
-    while bits:
-        words.append(signed(bits % _WRAP))
-        bits >>= 64
-    return words
+    count = word_count(bits)
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little")))
+
+
+def word_count(bits: int) -> int:
+    """Return the number of words that words_of returns."""
+    return (bits.bit_length() + 63) // 64

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from enum import Enum
 from functools import partial
@@ -231,7 +232,7 @@ class PendingAckHandle:
         # The records of ends that are not durable yet, or were not stored; True: a cumulative one.
         self._ends: dict[TxnId, dict[bool, asyncio.Future[Position]]] = {}
         # Acknowledgements that wait for the log: what to do then, and the future of the answer.
-        self._waiting: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
+        self._waiting: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
 
     @property
     def managed_ledger(self) -> ManagedLedger | None:
@@ -276,6 +277,7 @@ class PendingAckHandle:
             lag_min = self._stores.config.transactionPendingAckLogIndexMinLag
             self._log = await PendingAckLog.of(opened, lag_min)
             await self._replay(self._log)
+            await self._handle_waiting()
         except PulsarError:
             raise
         except STORAGE_ERRORS as error:
@@ -345,12 +347,20 @@ class PendingAckHandle:
                 self._release([each for each in found if acks.left(*each.position) is None])
         self.recover_end_ms = int(time.time() * 1000)
 
+    async def _handle_waiting(self) -> None:
+        """Handle the acknowledgements that wait, and those that come in the meantime, in slices."""
+        slices = Slices()
+        while self._waiting and self.state is State.INITIALIZING:
+            call, _ = self._waiting.popleft()
+            self._subscription.topic.turn.run(call)
+            await slices.pause()
+
     def _on_opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
         error = None if opening.cancelled() else opening.exception()
         if self.state is not State.CLOSE:
             self.state = State.ERROR if opening.cancelled() or error else State.READY
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, deque()
         for call, future in waiting:
             if self.state is State.READY:
                 self._subscription.topic.turn.run(call)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from pyxbroker.ackset import PositionSet
-from pyxbroker.base.signed import bits_of, words_of
+from pyxbroker.base.signed import bits_of, word_count, words_of
 from pyxbroker.broker.transactions.ids import TxnId
 
 ENDED_MAX = 1_000
@@ -53,7 +53,7 @@ class Ack(NamedTuple):
 
     def __str__(self) -> str:
         """Return the position as Pulsar's errors have it (AckSetPositionImpl)."""
-        words = len(self.words)
+        words = word_count(self.left)
         ack_set = f"with long[] size of {words}" if words else "is null"
         return f"{self.ledger_id}:{self.entry_id} (ackSet {ack_set})"
 
@@ -155,7 +155,7 @@ class PendingAcks:
             if ack.left:
                 held.parts[position] = ack
                 self._parts.setdefault(position, {})[txn] = ack
-                self.part_words += len(ack.words)
+                self.part_words += word_count(ack.left)
             else:
                 held.whole.add(*position)
                 self._whole.add(*position)
@@ -282,7 +282,7 @@ class PendingAcks:
             self._forget_part(txn, position, former)
 
     def _forget_part(self, txn: TxnId, position: tuple[int, int], ack: Ack) -> None:
-        self.part_words -= len(ack.words)
+        self.part_words -= word_count(ack.left)
         parts = self._parts[position]
         del parts[txn]
         if not parts:
