@@ -7,14 +7,18 @@ pending, and it ends what the other began.
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from harness import wire
-from harness.brokers import Broker
+from harness.apache_broker import pulsar_command
+from harness.brokers import Broker, pyxbroker_command
 from harness.raw import Answer
 from harness.transaction_commands import (
     ABORT,
@@ -24,6 +28,7 @@ from harness.transaction_commands import (
     TransactionConnection,
 )
 from harness.transactions import SETTINGS, buffer_stats, transaction_rest, wait_until
+from tests.zookeeper_server import ZooKeeperServer
 
 from compat_tests.clusters import Cluster
 from compat_tests.test_broker_on_bookkeeper import in_store
@@ -387,3 +392,45 @@ def end_with_ours(turn: TransactionsTurn, at: list[Position], left: Left) -> Non
     turn.commit(left.to_commit)
     turn.output(b"x")
     assert turn.transform(b"new", at[5])[1] > left.ended[1]
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    one = ZooKeeperServer(tmp_path / "zookeeper")
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
+
+
+def test_the_command_for_the_metadata_creates_the_nodes_of_apaches(
+    zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """Also where another cluster has them, and where there are fewer coordinators."""
+    programs = {
+        "ours": [*pyxbroker_command(), "initialize-transaction-coordinator-metadata"],
+        "apaches": pulsar_command(
+            "PulsarTransactionCoordinatorMetadataSetup", 128, f"-Djava.io.tmpdir={tmp_path}"
+        ),
+    }
+    paths_of_nodes = [
+        paths.tenant("pulsar"),
+        paths.namespace_policies("pulsar/system"),
+        paths.partitioned_topic("pulsar/system", "transaction_coordinator_assign"),
+    ]
+
+    async def nodes(store: MetadataStore, name: str) -> list[Any]:
+        found = [await store.get(f"/{name}{path}") for path in paths_of_nodes]
+        return [None if each is None else json.loads(each.value) for each in found]
+
+    for cluster, count in (("east", 2), ("west", 3), ("west", 1)):
+        for name, program in programs.items():
+            place = f"zk:{zookeeper.address}/{name}"
+            options = ["-c", cluster, "-cs", place]
+            options += ["--initial-num-transaction-coordinators", str(count)]
+            done = subprocess.run([*program, *options], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+        ours, apaches = (in_store(zookeeper, partial(nodes, name=name)) for name in programs)
+        assert ours == apaches
+        assert None not in ours

@@ -736,6 +736,18 @@ def test_wrong_names_and_urls_of_a_new_cluster_are_refused_before_zookeeper_is_a
     assert f"{option} is {value!r}; expected {expected}." in done.stderr
 
 
+def test_wrong_options_of_the_metadata_of_transactions_are_refused() -> None:
+    command = "initialize-transaction-coordinator-metadata"
+    place = ("--configuration-store", "zk:127.0.0.1:1")
+    none = run(command, "-c", "c", *place, "--initial-num-transaction-coordinators", "0")
+    name = run(command, "-c", "a/b", *place)
+    store = run(command, "-c", "c", "-cs", "rocksdb:/x")
+    assert "--initial-num-transaction-coordinators is 0; expected 1 or more." in none.stderr
+    assert "--cluster is 'a/b'; expected letters, digits" in name.stderr
+    assert "--configuration-store is 'rocksdb:/x': a broker of a cluster needs" in store.stderr
+    assert [each.returncode for each in (none, name, store)] == [2, 2, 1]
+
+
 def test_a_new_cluster_says_soon_that_it_waits_for_zookeeper_and_where() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     options = ("--metadata-store", f"zk:{address}", "--configuration-metadata-store")

@@ -15,7 +15,7 @@ from metadata_backends import coroutine_test
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import LAYOUT, Places, UnusableCluster, check_cluster
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.cluster.setup import Setup, set_up
+from pyxbroker.cluster.setup import Setup, set_up, set_up_transactions
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataStore, Unavailable, open_store
@@ -61,7 +61,8 @@ async def test_a_second_cluster_is_added_to_what_clusters_share() -> None:
     namespaces = ["/admin/policies/public/default", "/admin/policies/pulsar/system"]
     assert written == [
         *("/ledgers/available/readonly", "/ledgers/INSTANCEID", "/bookies"),
-        *("/admin/clusters/west", *tenants, *namespaces, COORDINATORS),
+        *("/admin/clusters/west", tenants[0], namespaces[0], tenants[1], namespaces[1]),
+        COORDINATORS,
     ]
     for path in tenants:
         assert (await record(shared, path))["allowedClusters"] == ["east", "west"]
@@ -72,6 +73,16 @@ async def test_a_second_cluster_is_added_to_what_clusters_share() -> None:
     await set_up(west, shared, setup_of("west", coordinators=8))
     assert (await record(shared, COORDINATORS))["partitions"] == 20
     assert await east.children("/admin") == []
+
+
+@coroutine_test
+async def test_the_metadata_of_transactions_is_added_to_a_cluster_without_it() -> None:
+    store = await memory()
+    await set_up(store, store, setup_of("east", coordinators=0))
+    assert await set_up_transactions(store, "east", 4) == [COORDINATORS]
+    for count, written in ((4, []), (2, []), (6, [COORDINATORS])):
+        assert await set_up_transactions(store, "east", count) == written
+    assert await record(store, COORDINATORS) == {"partitions": 6, "deleted": False}
 
 
 @coroutine_test

@@ -28,6 +28,7 @@ COMMANDS = {
     "standalone": "Run broker, storage, metadata and REST in one process.",
     "broker": "Run a broker of a cluster on ZooKeeper and BookKeeper.",
     "initialize-cluster-metadata": "Create the metadata of a new cluster in ZooKeeper.",
+    "initialize-transaction-coordinator-metadata": "Create the metadata of transactions there.",
     "ledgers": "Copy a standalone to a cluster.",
     "backup": "Back up a standalone while it runs, verify and restore backups.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",

@@ -43,10 +43,7 @@ def command(arguments: Sequence[str]) -> None:
         fail("--metadata-store and --configuration-metadata-store are both needed.", 2)
     if not 0 < options.bundles <= BUNDLES_MAX:
         fail(f"--default-namespace-bundle-number is {options.bundles}; expected 1 to 2^32.", 2)
-    try:
-        TenantName(options.cluster)  # a cluster's name has the same characters
-    except InvalidTopicName:
-        fail(f"--cluster is {options.cluster!r}; expected letters, digits and - = : . _ only.", 2)
+    check_cluster_name(options.cluster)
     for name, scheme in SCHEMES.items():
         url = getattr(options, name)
         if url and not url.startswith(f"{scheme}://"):
@@ -61,6 +58,14 @@ def command(arguments: Sequence[str]) -> None:
     for path in written:
         print(f"written: {path}")
     print(f"The metadata of cluster {options.cluster!r} is complete.")
+
+
+def check_cluster_name(name: str) -> None:
+    """Fail for a name that no cluster may have."""
+    try:
+        TenantName(name)  # a cluster's name has the same characters
+    except InvalidTopicName:
+        fail(f"--cluster is {name!r}; expected letters, digits and - = : . _ only.", 2)
 
 
 def _setup(options: Namespace) -> Setup:
@@ -123,7 +128,24 @@ def _parser() -> Parser:
         metavar="N",
         help="Bundles of public/default [%(default)s].",
     )
+    add_coordinators(parser)
     add(
+        *("--existing-bk-metadata-service-uri", "--bookkeeper-metadata-service-uri"),
+        dest="existing_bk_metadata_service_uri",
+        metavar="URI",
+        help="BookKeeper has its metadata there: none is created.",
+    )
+    add_session_timeout(parser)
+    ignored = "Accepted, without effect."
+    add("--initial-num-stream-storage-containers", type=int, metavar="N", help=ignored)
+    add("-mscp", "--metadata-store-config-path", metavar="FILE", help=ignored)
+    add("-cmscp", "--configuration-metadata-store-config-path", metavar="FILE", help=ignored)
+    return parser
+
+
+def add_coordinators(parser: Parser) -> None:
+    """Add the option with the number of transaction coordinators."""
+    parser.options.add_argument(
         "--initial-num-transaction-coordinators",
         dest="coordinators",
         type=int,
@@ -131,13 +153,11 @@ def _parser() -> Parser:
         metavar="N",
         help="Transaction coordinators [%(default)s].",
     )
-    add(
-        *("--existing-bk-metadata-service-uri", "--bookkeeper-metadata-service-uri"),
-        dest="existing_bk_metadata_service_uri",
-        metavar="URI",
-        help="BookKeeper has its metadata there: none is created.",
-    )
-    add(
+
+
+def add_session_timeout(parser: Parser) -> None:
+    """Add the option with the timeout of the session."""
+    parser.options.add_argument(
         "--zookeeper-session-timeout-ms",
         dest="session_timeout",
         type=int,
@@ -145,8 +165,3 @@ def _parser() -> Parser:
         metavar="N",
         help="Timeout of the session with ZooKeeper [%(default)s].",
     )
-    ignored = "Accepted, without effect."
-    add("--initial-num-stream-storage-containers", type=int, metavar="N", help=ignored)
-    add("-mscp", "--metadata-store-config-path", metavar="FILE", help=ignored)
-    add("-cmscp", "--configuration-metadata-store-config-path", metavar="FILE", help=ignored)
-    return parser

@@ -1,5 +1,5 @@
-"""The command `initialize-cluster-metadata`: the nodes of a new cluster, as Pulsar's command of
-the same name creates them.
+"""The commands `initialize-cluster-metadata` and `initialize-transaction-coordinator-metadata`: the
+nodes of a new cluster, and of transactions, as Pulsar's commands of the same names create them.
 
 Existing nodes stay as they are. If a tenant or namespace exists, the cluster is added to it.
 """
@@ -47,37 +47,66 @@ async def set_up(store: MetadataStore, configuration: MetadataStore, setup: Setu
     await _check_free(store, setup.cluster.cluster)
     written: list[str] = []
 
-    async def create(where: MetadataStore, path: str, value: bytes) -> bool:
-        try:
-            await where.put(path, value, MUST_NOT_EXIST)
-        except BadVersion:
-            return False
-        written.append(path)
-        return True
-
     settings, name = setup.cluster, setup.cluster.cluster
     if not setup.has_bookies and not await store.exists(paths.LEDGERS):
         # Without LAYOUT, which BookKeeper's own driver writes when the first bookie starts.
-        await create(store, paths.READONLY_BOOKIES, b"")
-        await create(store, paths.INSTANCE_ID, new_id().encode())
-    await create(store, paths.BOOKIE_RACKS, b"{}")
+        await _create(store, paths.READONLY_BOOKIES, b"", written)
+        await _create(store, paths.INSTANCE_ID, new_id().encode(), written)
+    await _create(store, paths.BOOKIE_RACKS, b"{}", written)
     data = cluster_data(settings) | setup.more_data
-    await create(configuration, paths.cluster(name), to_short_json(data))
-    tenant = to_short_json({"allowedClusters": [name], "adminRoles": []})
-    bundles = {DEFAULT_NAMESPACE: settings.namespace_bundles, SYSTEM_NAMESPACE: SYSTEM_BUNDLES}
-    for path in (paths.tenant(PUBLIC_TENANT), paths.tenant(SYSTEM_TENANT)):
-        if not await create(configuration, path, tenant):
-            await _change(configuration, path, _adding("allowedClusters", name), written)
-    for namespace, count in bundles.items():
-        path = paths.namespace_policies(namespace)
-        if not await create(configuration, path, to_short_json(namespace_policies(name, count))):
-            await _change(configuration, path, _adding("replication_clusters", name), written)
-    if (count := settings.transaction_coordinators) > 0:
+    await _create(configuration, paths.cluster(name), to_short_json(data), written)
+    namespace = DEFAULT_NAMESPACE, settings.namespace_bundles
+    await _add_namespace(configuration, name, PUBLIC_TENANT, *namespace, written)
+    return written + await set_up_transactions(
+        configuration, name, settings.transaction_coordinators
+    )
+
+
+async def set_up_transactions(
+    configuration: MetadataStore, cluster: str, coordinators: int
+) -> list[str]:
+    """Create the missing nodes that transactions need; return the paths that were written. A lower
+    number of coordinators than there are changes nothing.
+
+    Raises MetadataError.
+    """
+    written: list[str] = []
+    namespace = SYSTEM_NAMESPACE, SYSTEM_BUNDLES
+    await _add_namespace(configuration, cluster, SYSTEM_TENANT, *namespace, written)
+    if coordinators > 0:
         path = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS)
-        record = {"partitions": count, "deleted": False}
-        if not await create(configuration, path, to_short_json(record)):
-            await _change(configuration, path, _growing(count), written)
+        record = to_short_json({"partitions": coordinators, "deleted": False})
+        if not await _create(configuration, path, record, written):
+            await _change(configuration, path, _growing(coordinators), written)
     return written
+
+
+async def _add_namespace(
+    store: MetadataStore,
+    cluster: str,
+    tenant: str,
+    namespace: str,
+    bundles: int,
+    written: list[str],
+) -> None:
+    """Create a tenant and a namespace, or add the cluster to those that exist."""
+    path = paths.tenant(tenant)
+    value = to_short_json({"allowedClusters": [cluster], "adminRoles": []})
+    if not await _create(store, path, value, written):
+        await _change(store, path, _adding("allowedClusters", cluster), written)
+    path = paths.namespace_policies(namespace)
+    value = to_short_json(namespace_policies(cluster, bundles))
+    if not await _create(store, path, value, written):
+        await _change(store, path, _adding("replication_clusters", cluster), written)
+
+
+async def _create(store: MetadataStore, path: str, value: bytes, written: list[str]) -> bool:
+    try:
+        await store.put(path, value, MUST_NOT_EXIST)
+    except BadVersion:
+        return False
+    written.append(path)
+    return True
 
 
 async def _check_free(store: MetadataStore, name: str) -> None:

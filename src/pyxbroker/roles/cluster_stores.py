@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import Places, UnusableCluster
 from pyxbroker.cluster.initialize import ClusterSettings as ClusterSettings
 from pyxbroker.cluster.setup import Setup as Setup
-from pyxbroker.cluster.setup import set_up
+from pyxbroker.cluster.setup import set_up, set_up_transactions
 from pyxbroker.ledger.metadata import (
     NAMED_IN_STORE,
     LedgerMetadataStore,
@@ -182,6 +183,29 @@ async def set_up_cluster(
     """
     places = {place_of(local, "--metadata-store"): "--metadata-store"}
     places.setdefault(place_of(shared, _SHARED), _SHARED)
+    async with _opened(places, session_timeout_ms, on_wait) as stores:
+        return await set_up(stores[0], stores[-1], setup)
+
+
+async def set_up_coordinators(
+    shared: str,
+    session_timeout_ms: int,
+    cluster: str,
+    coordinators: int,
+    on_wait: Callable[[str], None],
+) -> list[str]:
+    """Create the metadata of transactions in the store of a URL, like set_up_cluster."""
+    option = "--configuration-store"
+    places = {place_of(shared, option): option}
+    async with _opened(places, session_timeout_ms, on_wait) as [store]:
+        return await set_up_transactions(store, cluster, coordinators)
+
+
+@asynccontextmanager
+async def _opened(
+    places: dict[Place, str], session_timeout_ms: int, on_wait: Callable[[str], None]
+) -> AsyncIterator[list[MetadataStore]]:
+    """Open the stores of places, each with the option that names it, and close them."""
     stores = [
         open_store(place.url, session_timeout_ms=session_timeout_ms, setting=option)
         for place, option in places.items()
@@ -189,7 +213,7 @@ async def set_up_cluster(
     try:
         for place, each in zip(places, stores, strict=True):
             await open_reporting(each, place.hosts, on_wait)
-        return await set_up(stores[0], stores[-1], setup)
+        yield stores
     finally:
         for each in stores:
             await each.close()
