@@ -390,7 +390,10 @@ def test_a_new_owner_takes_everything_that_the_old_one_confirmed(tmp_path: Path)
     run(tmp_path, scenario)
 
 
-def test_a_new_owner_continues_behind_a_dropped_ledger_with_a_higher_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_new_owner_continues_behind_a_dropped_ledger_with_a_higher_id(
+    tmp_path: Path, is_closed: bool
+) -> None:
     """It has fetched its ids ahead, before the ledger of the former owner was created."""
 
     async def scenario(node: Node) -> None:
@@ -399,9 +402,11 @@ def test_a_new_owner_continues_behind_a_dropped_ledger_with_a_higher_id(tmp_path
         mark = former.first_position()
         await cursor_at(former, "s", mark)
         assert mark.ledger_id > low
+        if is_closed:
+            await former.close()
         node.client._ids.give_back(low)
         managed_ledger = await node.open()
-        assert former.current.ledger_id not in managed_ledger.ledgers
+        assert mark.ledger_id not in managed_ledger.ledgers
         positions = await append(managed_ledger, *entries(0, 3))
         assert positions[0] > mark
         assert managed_ledger.cursors["s"].backlog == 3

@@ -991,10 +991,7 @@ class ManagedLedger:
                 self.state = State.CLOSED
             return
         self.state = State.CLOSED
-        info = await self._close_ledger(handle)
-        if info.entries == 0:
-            del self.ledgers[handle.ledger_id]
+        # Without entries it stays in the list, so that the next owner takes a higher id.
+        await self._close_ledger(handle)
         self.index_ledgers()
         await self.write_info()
-        if info.entries == 0:
-            await self.client.delete(handle.ledger_id)
