@@ -36,7 +36,7 @@ class ClosedCursor(NamedTuple):
 class ClosedLedger(NamedTuple):
     """A managed ledger that is not open."""
 
-    ledgers: list[LedgerRecord]
+    ledgers: list[LedgerRecord]  # with entries, or not closed
     cursors: dict[str, ClosedCursor]
     modified_ms: int  # when its list of ledgers was last written
     is_terminated: bool = False
@@ -148,7 +148,9 @@ def _trouble(error: BaseException) -> Unreadable:
 def _closed_ledger(found: GetResult | None) -> ClosedLedger | None:
     if found is None:
         return None
-    ledgers, _, terminated = positions.decode_ledger_list(found.value)
+    listed, _, terminated = positions.decode_ledger_list(found.value)
+    # The last one may have been closed without entries; the next owner drops it.
+    ledgers = [each for each in listed if each.entries or not each.timestamp_ms]
     ledgers.sort(key=lambda each: each.ledger_id)
     return ClosedLedger(ledgers, {}, found.modified_ms, terminated is not None)
 
