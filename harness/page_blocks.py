@@ -29,7 +29,7 @@ from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ("console", "sh", "python")
-SHOWN = ("text", "yaml", "ini", "json", "toml", "properties")
+SHOWN = ("text", "yaml", "ini", "json", "toml", "properties", "java")
 _MARKER = re.compile(r"<!-- (not run: .+|background|prints) -->")
 _FENCE = re.compile(r"( *)```(\S*)$")
 # Pulsar's client for Python logs to stdout.
