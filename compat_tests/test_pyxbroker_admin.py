@@ -62,7 +62,7 @@ def test_it_prints_what_pulsar_admin_prints(broker: Broker, tmp_path: Path) -> N
         there = next(record)
         assert there.line == line
         if MISSING.search(line):
-            assert "No such" in done.errors
+            assert "No such group" in done.errors
         elif not (
             is_equal(there, done) or _is_same_refusal(there, done) or _is_explained(there, done)
         ):
