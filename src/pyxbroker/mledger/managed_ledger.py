@@ -911,7 +911,7 @@ class ManagedLedger:
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch:
         """Return entries from a normalized position on, like `read`. Raises LedgerError."""
-        return await read_entries(self, position, count_max, bytes_max, last)
+        return await read_entries(self.read, position, count_max, bytes_max, last)
 
     # --- the end ------------------------------------------------------------------------------
 

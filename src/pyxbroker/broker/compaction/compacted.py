@@ -431,7 +431,8 @@ class CompactedSource:
                 if self._is_compacted(following):
                     position = following
                     continue
-                return await read_entries(self._topic.source, following, count_max, bytes_max)
+                read = self._topic.source.read
+                return await read_entries(read, following, count_max, bytes_max)
             try:
                 index = await self._index(compacted, position)
                 batch = await compacted.read_some(index, count_max, bytes_max)
