@@ -70,6 +70,6 @@ def journal_failed(bookie_id: str, code: int) -> JournalFailed:
     )
 
 
-def is_lost(error: LedgerError) -> bool:
-    """Return True if the entry is lost. Any other error may be temporary."""
+def is_lost(error: BaseException) -> bool:
+    """Return True if an entry is lost. Any other LedgerError may be temporary."""
     return isinstance(error, (EntryDamaged, NoSuchEntry))

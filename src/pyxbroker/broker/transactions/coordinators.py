@@ -204,7 +204,7 @@ class Transactions:
                 await self._close(running)
             if not isinstance(error, CLOSING_ERRORS):
                 raise
-            is_unreadable = isinstance(error, LedgerError) and is_lost(error)
+            is_unreadable = is_lost(error)
             log.error("a coordinator cannot be opened now", coordinator=coordinator, error=error,
                       **({"help": LOST_HELP} if is_unreadable else {}))  # fmt: skip
             if is_unreadable:

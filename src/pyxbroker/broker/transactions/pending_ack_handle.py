@@ -281,7 +281,7 @@ class PendingAckHandle:
         except PulsarError:
             raise
         except STORAGE_ERRORS as error:
-            is_unreadable = isinstance(error, LedgerError) and is_lost(error)
+            is_unreadable = is_lost(error)
             log.error(
                 "the pending acknowledgements of a subscription cannot be read now",
                 topic=topic.name,

@@ -403,14 +403,11 @@ class TransactionBuffer:
                     self._replay(TxnId(most, least), marker, position)
                 start = Position(batch.ledger_id, batch.entry_id(len(batch) - 1) + 1)
                 await asyncio.sleep(0)
-        except LedgerError as error:
+        except Errors as error:
             if is_lost(error) and self.state is State.INITIALIZING:
                 self._stop_at(start, error)
             else:
                 self._fail(error)
-            raise
-        except Errors as error:
-            self._fail(error)
             raise
         self.recover_end_ms = self._now_ms()
         if self.state is State.INITIALIZING:
@@ -422,7 +419,7 @@ class TransactionBuffer:
         reason = f"the transactions of {self._log.name} cannot be read: {error}"
         self._log.fail(LedgerState.FAILED, ManagedLedgerError(reason))
 
-    def _stop_at(self, start: Position, error: LedgerError) -> None:
+    def _stop_at(self, start: Position, error: Exception) -> None:
         """Stop before lost entries, which may have ended a transaction, and try again later."""
         if self.unreadable is None:
             log.error(
