@@ -1,4 +1,4 @@
-"""The same load by `pulsar-perf` and by `pyxbroker perf`, in turns on one broker: do they agree?
+"""Compare what `pulsar-perf` and `pyxbroker perf` measure of the same load on one broker.
 
     python -m bench.perf_tools --java /path/to/run.sh
 
@@ -16,14 +16,12 @@ import os
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.brokers import Broker
+from harness.brokers import Broker, pyxbroker_command
 
-OURS = str(Path(sys.executable).with_name("pyxbroker"))
 NAMES = ("rate", "p50", "p95", "p99")
 LOADS = {
     "batched 5,000/s": ["-r", "5000"],
@@ -51,7 +49,7 @@ def of_java(
 def of_ours(load: list[str], seconds: int, url: str, directory: Path) -> list[float]:
     """Return the same numbers of `pyxbroker perf produce`."""
     result = directory / "result.json"
-    command = [OURS, "perf", "produce", "orders", *load, "-s", "1024", "-u", url]
+    command = [*pyxbroker_command(), "perf", "produce", "orders", *load, "-s", "1024", "-u", url]
     command += ["-time", str(seconds), "--interval", "0", "--json", str(result)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (group,) = json.loads(result.read_text())["groups"]
