@@ -342,7 +342,7 @@ def test_markers_are_passed_without_an_ack_of_the_consumer(
 def test_the_log_of_pending_acks_is_trimmed(
     java_transacting: JavaTransactions, broker: Broker, topic: str
 ) -> None:
-    """It follows the stored mark-delete position of the subscription, when it is written."""
+    """Each write deletes the records of what the stored cursor of the subscription has passed."""
     consumer, producer = java_transacting.consumer(topic), java_transacting.producer(topic)
     name = topic.removeprefix("persistent://")
 

@@ -394,7 +394,7 @@ def test_a_new_owner_takes_everything_that_the_old_one_confirmed(tmp_path: Path)
 def test_a_new_owner_continues_behind_a_dropped_ledger_with_a_higher_id(
     tmp_path: Path, is_closed: bool
 ) -> None:
-    """It has fetched its ids ahead, before the ledger of the former owner was created."""
+    """The new owner has fetched ids before the former owner created its ledger."""
 
     async def scenario(node: Node) -> None:
         low = await node.client._ids.next_id()

@@ -253,7 +253,7 @@ def test_a_bounded_number_of_ended_transactions_is_remembered() -> None:
 
 
 def test_trimming_costs_no_time_until_ledgers_are_deleted() -> None:
-    """It is called with the end of each transaction, however many were aborted."""
+    """The end of each transaction trims, and many transactions may be aborted."""
     count = 100_000
     buffer = Buffer((TxnId(0, n), Position(1 + n // 90_000, n)) for n in range(count))
     began = time.process_time()

@@ -70,6 +70,19 @@ async def begun(broker: Broker) -> tuple[Client, TxnId]:
     return client, txn
 
 
+async def with_fenced_log(broker: Broker) -> tuple[Client, TxnId, RunningCoordinator]:
+    """A client with a transaction, of which no further record can be appended."""
+
+    def fenced(run: Any) -> None:
+        raise ManagedLedgerError("fenced")
+
+    client = await broker.client()
+    txn = await new(client)
+    running = await coordinator(broker)
+    running.log.managed_ledger.append = fenced  # type: ignore[method-assign]
+    return client, txn, running
+
+
 @pytest.fixture
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_coordinator, "RETRY_S", 0.01)
@@ -465,10 +478,7 @@ def test_a_timeout_of_a_coordinator_whose_log_has_failed_is_left_to_the_next_own
     tmp_path: Path,
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        client = await broker.client()
-        txn = await new(client)
-        running = await coordinator(broker)
-        running.log.managed_ledger.append = _fenced  # type: ignore[method-assign]
+        _, txn, running = await with_fenced_log(broker)
         with clock_ahead():
             clock.set_ahead(61)
             running.check_timeouts()
@@ -620,18 +630,11 @@ def test_a_command_whose_record_is_not_stored_asks_the_client_to_look_up_again(
     tmp_path: Path,
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        client = await broker.client()
-        txn = await new(client)
-        running = await coordinator(broker)
-        running.log.managed_ledger.append = _fenced  # type: ignore[method-assign]
+        client, txn, _ = await with_fenced_log(broker)
         assert (await end(client, txn)).error == pb.TransactionCoordinatorNotFound
         assert not (await end(client, txn)).HasField("error")
 
     run(tmp_path, scenario)
-
-
-def _fenced(run: Any) -> None:
-    raise ManagedLedgerError("fenced")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), MetadataError("a test")])
